@@ -75,7 +75,7 @@ def fetch_add(array, index, value):
 
 
 def fence():
-    """Order all accesses before against all after, for every observer."""
+    """Order all accesses before against all after, for observers on this processor or device."""
     _switch("fence", None, 0)
 
 
@@ -376,7 +376,7 @@ else:
     @cuda_intrinsic
     def _cuda_fence(typingctx):
         def codegen(context, builder, signature, args):
-            _ptx(builder, ir.VoidType(), [], "fence.sc.sys;", "~{memory}", [])
+            _ptx(builder, ir.VoidType(), [], "fence.acq_rel.gpu;", "~{memory}", [])
             return context.get_dummy_value()
 
         return types.void(), codegen
