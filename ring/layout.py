@@ -65,7 +65,8 @@ COMMAND_WORDS = 8
 
 # --- per front end, a line each ---
 FE_WORDS = LINE
-P_BEAT, P_PID, P_LOG_TAIL = 0, 1, 2  # FE_PORT: heartbeat, process, entries read (for observers only)
+(P_BEAT, P_PID, P_LOG_TAIL, P_GENERATION, P_STARTED) = range(5)  # FE_PORT: heartbeat; process (0: none); entries
+# of the log read (for observers); fence generation it attached at; start time of the process
 F_FENCE = 0  # FE_FENCE: generation of the last declared death
 D_DRAINED, D_LOG_HEAD = 0, 1  # FE_SCHED: generation drained, entries appended since the ring began
 
