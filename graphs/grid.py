@@ -42,7 +42,9 @@ class GraphTable(NamedTuple):
 
 def shapes(spec: EngineSpec) -> list[tuple[int, int]]:
     """(kind, shape) of every graph of an engine, in the table's order."""
-    return [(DECODE, batch) for batch in spec.decode_batches] + [(PREFILL, size) for size in spec.prefill_tokens]
+    return [(DECODE, batch) for batch in spec.decode_batches] + [
+        (PREFILL, size) for size in spec.prefill_tokens
+    ]
 
 
 def make_table(spec: EngineSpec, handles: list[int] | None = None) -> np.ndarray:
@@ -66,7 +68,8 @@ def make_table(spec: EngineSpec, handles: list[int] | None = None) -> np.ndarray
     table = table_view(words)
     table.decode_lookup[:] = [bisect_left(spec.decode_batches, n) for n in range(spec.seats + 1)]
     table.prefill_lookup[:] = [
-        len(spec.decode_batches) + bisect_left(spec.prefill_tokens, n) for n in range(spec.prefill_tokens[-1] + 1)
+        len(spec.decode_batches) + bisect_left(spec.prefill_tokens, n)
+        for n in range(spec.prefill_tokens[-1] + 1)
     ]
     table.kind[:] = [kind for kind, _ in graphs]
     table.shape[:] = [shape for _, shape in graphs]

@@ -317,7 +317,12 @@ else:
             def codegen(context, builder, signature, args):
                 pointer = _cuda_pointer(context, builder, signature.args[0], args[0], args[1])
                 return _ptx(
-                    builder, _I64, [_I64.as_pointer()], f"{instruction} $0, [$1];", "=l,l,~{memory}", [pointer]
+                    builder,
+                    _I64,
+                    [_I64.as_pointer()],
+                    f"{instruction} $0, [$1];",
+                    "=l,l,~{memory}",
+                    [pointer],
                 )
 
             return types.int64(array, types.int64), codegen

@@ -40,8 +40,8 @@ SECTION_NAMES = (
     "info", "status", "command", "fe_port", "fe_fence", "fe_sched", "ctl",
     "doorbell", "req", "descriptor", "log", "flight", "arena",
 )  # fmt: skip
-(INFO, STATUS, COMMAND, FE_PORT, FE_FENCE, FE_SCHED, CTL, DOORBELL, REQ, DESCRIPTOR, LOG, FLIGHT, ARENA) = range(
-    len(SECTION_NAMES)
+(INFO, STATUS, COMMAND, FE_PORT, FE_FENCE, FE_SCHED, CTL, DOORBELL, REQ, DESCRIPTOR, LOG, FLIGHT, ARENA) = (
+    range(len(SECTION_NAMES))
 )
 TABLE_OF_INFO = TABLE + 2 * INFO  # word that holds the start of INFO, for who has no view yet
 
@@ -65,7 +65,9 @@ COMMAND_WORDS = 8
 
 # --- per front end, a line each ---
 FE_WORDS = LINE
-(P_BEAT, P_PID, P_LOG_TAIL, P_GENERATION, P_STARTED) = range(5)  # FE_PORT: heartbeat; process (0: none); entries
+(P_BEAT, P_PID, P_LOG_TAIL, P_GENERATION, P_STARTED) = range(
+    5
+)  # FE_PORT: heartbeat; process (0: none); entries
 # of the log read (for observers); fence generation it attached at; start time of the process
 F_FENCE = 0  # FE_FENCE: generation of the last declared death
 D_DRAINED, D_LOG_HEAD = 0, 1  # FE_SCHED: generation drained, entries appended since the ring began

@@ -31,9 +31,19 @@ class Event(IntEnum):
     STOP = 11  # [mode, 0, 0, 0]
 
 
-(E_CLAIM, E_ADMIT, E_PREFILL, E_DECODE, E_FINISH, E_PREEMPT, E_WINDOW, E_RETRY, E_FAULT, E_DRAINED, E_STOP) = (
-    int(event) for event in Event
-)
+(
+    E_CLAIM,
+    E_ADMIT,
+    E_PREFILL,
+    E_DECODE,
+    E_FINISH,
+    E_PREEMPT,
+    E_WINDOW,
+    E_RETRY,
+    E_FAULT,
+    E_DRAINED,
+    E_STOP,
+) = (int(event) for event in Event)
 
 
 class Entry(NamedTuple):

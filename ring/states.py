@@ -63,7 +63,10 @@ EDGES: dict[tuple[State, State], tuple[str, str]] = {
     (State.DECODE_PAUSED, State.DECODE_PROCESSING): (SCHEDULER, "the prefill is done"),
     (State.DECODE_PAUSED, State.PREFILL_PROCESSING): (SCHEDULER, "preempted and admitted again: recompute"),
     (State.PREFILL_PENDING, State.DECODE_COMPLETED): (SCHEDULER, "cancel, deadline, rejection, death"),
-    (State.PREFILL_PROCESSING, State.DECODE_COMPLETED): (SCHEDULER, "one-token answer, cancel, deadline, error"),
+    (State.PREFILL_PROCESSING, State.DECODE_COMPLETED): (
+        SCHEDULER,
+        "one-token answer, cancel, deadline, error",
+    ),
     (State.DECODE_PROCESSING, State.DECODE_COMPLETED): (SCHEDULER, "stop, length, cancel, deadline, error"),
     (State.DECODE_PAUSED, State.DECODE_COMPLETED): (SCHEDULER, "cancel, deadline, error"),
     (State.DECODE_COMPLETED, State.EMPTY): (FRONT_END, "released: req = RELEASE of the same incarnation"),

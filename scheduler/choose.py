@@ -1,0 +1,195 @@
+"""What runs next: decode the seated, or pause them for an inline prefill; staging and launch."""
+
+from __future__ import annotations
+
+from graphs.grid import EXECS, decode_graph, prefill_graph
+from graphs.launcher import LAUNCHED, WINDOW, launch
+from graphs.step_io import TICKET
+from ring.atomics import fence, fetch_add, pause, store_relaxed
+from ring.jit import njit
+from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
+from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
+from scheduler import state as sc
+from scheduler.policy import RUN_PREFILL
+from scheduler.seats import decoding
+
+NO_SEAT = -1
+
+
+@njit
+def choose(state, io, table, prefill_or_decode):
+    """Plan the next step into K_PLAN, K_GRAPH and the step buffer's rows or runs. Lane 0.
+
+    The paper's conditions for an inline prefill: one is pending, it has a seat (admission
+    gave it one), and the window has room for the prefill and the decode that resumes.
+    """
+    core = state.core
+    core[sc.K_PLAN] = sc.NOTHING
+    core[sc.K_VERDICT] = sc.IDLE
+    if core[sc.K_SEATED] == 0:
+        return
+    if core[sc.K_ROWS_STALE] != 0:
+        _list_rows(state, io)
+    decodes = core[sc.K_DECODING]
+    prefills = core[sc.K_SEATED] - decodes
+    prefill = prefills > 0 and (decodes == 0 or prefill_or_decode(state) == RUN_PREFILL)
+    room = WINDOW - core[sc.K_WINDOW]
+    if room < (2 if prefill else 1):
+        core[sc.K_VERDICT] = sc.CLOSE_WINDOW
+        return
+    core[sc.K_VERDICT] = sc.BUSY
+    if prefill:
+        tokens = _pack_runs(state, io)
+        core[sc.K_PLAN] = sc.PREFILL_STEP
+        core[sc.K_GRAPH] = prefill_graph(table, tokens)
+        if decodes > 0:
+            _set_decoding(state, DECODE_PAUSED)
+        core[sc.K_ROWS_STALE] = 1
+    else:
+        core[sc.K_PLAN] = sc.DECODE_STEP
+        core[sc.K_GRAPH] = decode_graph(table, decodes)
+        core[sc.K_IN_FLIGHT_ROWS] = decodes
+
+
+@njit
+def _list_rows(state, io):
+    """Rows of the decode graph: the decoding seats, then padding. They run (again) now."""
+    rows = 0
+    for seat in range(state.config[sc.G_SEATS]):
+        if decoding(state, seat):
+            io.decode_rows[rows] = seat
+            rows += 1
+    for row in range(rows, state.config[sc.G_SEATS]):
+        io.decode_rows[row] = NO_SEAT
+    _set_decoding(state, DECODE_PROCESSING)
+    state.core[sc.K_DECODING] = rows
+    state.core[sc.K_ROWS_STALE] = 0
+
+
+@njit
+def _set_decoding(state, status):
+    for seat in range(state.config[sc.G_SEATS]):
+        if decoding(state, seat):
+            state.seats[seat * sc.SEAT_WORDS + sc.SE_STATE] = status
+
+
+@njit
+def _pack_runs(state, io):
+    """Pack prefills, oldest first, as far as the largest graph has room. Returns the tokens."""
+    seats, limit = state.seats, state.config[sc.G_PREFILL_TOKENS]
+    runs, tokens = 0, 0
+    while runs < state.config[sc.G_PREFILL_RUNS] and tokens < limit:
+        seat = _oldest_unpacked(state)
+        if seat == NO_SEAT:
+            break
+        here = seat * sc.SEAT_WORDS
+        left = seats[here + sc.SE_TARGET] - seats[here + sc.SE_COMPUTED]
+        chunk = min(left, limit - tokens)
+        seats[here + sc.SE_RUN] = 1
+        io.run_seat[runs] = seat
+        io.run_start[runs] = tokens
+        io.run_samples[runs] = 1 if chunk == left else 0
+        tokens += chunk
+        runs += 1
+    io.run_start[runs] = tokens
+    for run in range(runs, state.config[sc.G_PREFILL_RUNS]):
+        io.run_seat[run] = NO_SEAT
+        io.run_start[run + 1] = tokens
+        io.run_samples[run] = 0
+    for run in range(runs):
+        seats[io.run_seat[run] * sc.SEAT_WORDS + sc.SE_RUN] = 0
+    state.core[sc.K_IN_FLIGHT_ROWS] = runs
+    return tokens
+
+
+@njit
+def _oldest_unpacked(state):
+    best, best_ticket = NO_SEAT, 0
+    for seat in range(state.config[sc.G_SEATS]):
+        here = seat * sc.SEAT_WORDS
+        if (
+            state.seats[here + sc.SE_SLOT] == sc.NO_SLOT
+            or state.seats[here + sc.SE_STATE] != PREFILL_PROCESSING
+            or state.seats[here + sc.SE_RUN] != 0
+        ):
+            continue
+        ticket = state.seats[here + sc.SE_TICKET]
+        if best == NO_SEAT or ticket < best_ticket:
+            best, best_ticket = seat, ticket
+    return best
+
+
+@njit
+def stage_prefill(ring, state, io, table, lane, lanes):
+    """Copy the planned runs' tokens into the step buffer and pad to the graph's size. All lanes."""
+    runs = state.core[sc.K_IN_FLIGHT_ROWS]
+    total = io.run_start[runs]
+    for index in range(lane, table.shape[state.core[sc.K_GRAPH]], lanes):
+        if index >= total:
+            io.prefill_token[index] = 0
+            io.prefill_position[index] = 0
+            io.prefill_seat[index] = NO_SEAT
+            continue
+        run = 0
+        while io.run_start[run + 1] <= index:
+            run += 1
+        seat = io.run_seat[run]
+        here = seat * sc.SEAT_WORDS
+        position = state.seats[here + sc.SE_COMPUTED] + index - io.run_start[run]
+        prompt_len = state.seats[here + sc.SE_PROMPT_LEN]
+        if position < prompt_len:
+            token = ring.tokens[state.seats[here + sc.SE_PROMPT_START] + position]
+        else:
+            token = ring.tokens[state.seats[here + sc.SE_OUTPUT_START] + position - prompt_len]
+        if token < 0 or token >= state.config[sc.G_VOCAB_SIZE]:
+            # whatever a front end wrote must not become an address in the engine
+            if state.seats[here + sc.SE_DOOM] == R_NONE:
+                state.seats[here + sc.SE_DOOM] = R_REJECTED
+                fetch_add(state.core, sc.K_DOOMED, 1)
+            token = 0
+        io.prefill_token[index] = token
+        io.prefill_position[index] = position
+        io.prefill_seat[index] = seat
+
+
+@njit
+def launch_planned(ring, state, io, table, launcher, now):
+    """Launch the planned step; bounded retries, each with the graph's other executable. Lane 0."""
+    core = state.core
+    step, graph, kind = core[sc.K_STEP] + 1, core[sc.K_GRAPH], core[sc.K_PLAN]
+    store_relaxed(io.control, TICKET, step)
+    fence()  # all lanes' staging (they met at a barrier) before the graph reads it
+    code = LAUNCHED
+    for attempt in range(state.config[sc.G_LAUNCH_TRIES]):
+        executable = EXECS * graph + (state.graph_turn[graph] + attempt) % EXECS
+        code = launch(launcher, table, executable)
+        if code == LAUNCHED:
+            state.graph_turn[graph] += attempt + 1
+            break
+        core[sc.K_RETRIES] += 1
+        record(ring.flight, core[sc.K_RECORDS], now, E_RETRY, executable, code, attempt, 0)
+        core[sc.K_RECORDS] += 1
+        pause(attempt)
+    if code != LAUNCHED:
+        core[sc.K_ERROR] = sc.ERROR_LAUNCH
+        core[sc.K_ERROR_ARG] = code
+        core[sc.K_VERDICT] = sc.FAULTED
+        record(ring.flight, core[sc.K_RECORDS], now, E_FAULT, sc.ERROR_LAUNCH, code, 0, 0)
+        core[sc.K_RECORDS] += 1
+        return
+    core[sc.K_STEP] = step
+    core[sc.K_IN_FLIGHT] = kind
+    core[sc.K_LAUNCHED_AT] = now
+    core[sc.K_WINDOW] += 1
+    core[sc.K_LAUNCHES] += 1
+    core[sc.K_VERDICT] = sc.STEPPED
+    if kind == sc.PREFILL_STEP:
+        core[sc.K_PREFILLS] += 1
+        tokens = io.run_start[core[sc.K_IN_FLIGHT_ROWS]]
+        record(
+            ring.flight, core[sc.K_RECORDS], now, E_PREFILL, step, tokens, core[sc.K_IN_FLIGHT_ROWS], graph
+        )
+    else:
+        core[sc.K_DECODES] += 1
+        record(ring.flight, core[sc.K_RECORDS], now, E_DECODE, step, core[sc.K_IN_FLIGHT_ROWS], 0, graph)
+    core[sc.K_RECORDS] += 1

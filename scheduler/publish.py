@@ -1,0 +1,95 @@
+"""Publishing a step: tokens, log, control words, counters. Runs beside the next graph."""
+
+from __future__ import annotations
+
+from ring import layout as at
+from ring.atomics import fetch_add, store_relaxed, store_release
+from ring.jit import njit
+from ring.states import R_NONE
+from ring.words import ctl_incarnation, pack_ctl, pack_log
+from scheduler import state as sc
+
+
+@njit
+def publish(ring, state, lane, lanes):
+    """Write what happened on each seat: payload first, then its control word. All lanes."""
+    seats = state.seats
+    for seat in range(lane, state.config[sc.G_SEATS], lanes):
+        here = seat * sc.SEAT_WORDS
+        slot = seats[here + sc.SE_OUT_SLOT]
+        if slot != sc.NO_SLOT:
+            word = seats[here + sc.SE_OUT_W0]
+            if seats[here + sc.SE_OUT_TOKEN] >= 0:
+                _publish_token(ring, state, here, slot, word)
+            # pairs with the reader's acquire: the tokens that the word counts are there
+            store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
+            seats[here + sc.SE_OUT_SLOT] = sc.NO_SLOT
+            if seats[here + sc.SE_SLOT] == slot:
+                seats[here + sc.SE_W0] = word
+        slot = seats[here + sc.SE_SLOT]
+        if slot != sc.NO_SLOT:
+            word = pack_ctl(
+                seats[here + sc.SE_INCARNATION],
+                seats[here + sc.SE_GENERATED],
+                R_NONE,
+                seats[here + sc.SE_STATE],
+            )
+            if word != seats[here + sc.SE_W0]:
+                seats[here + sc.SE_W0] = word
+                store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
+
+
+@njit
+def _publish_token(ring, state, here, slot, word):
+    token = state.seats[here + sc.SE_OUT_TOKEN]
+    front_end = state.seats[here + sc.SE_OUT_FRONT_END]
+    ring.tokens[state.seats[here + sc.SE_OUT_INDEX]] = token
+    entries = ring.log.shape[0] // (ring.fe_sched.shape[0] // at.FE_WORDS)
+    position = fetch_add(state.front_ends, front_end * sc.FRONT_END_WORDS + sc.FR_LOG_HEAD, 1)
+    # relaxed, not plain: a reader that lags by a whole log may read it meanwhile (and will know)
+    store_relaxed(
+        ring.log, front_end * entries + position % entries, pack_log(slot, ctl_incarnation(word), token)
+    )
+
+
+@njit
+def publish_logs(ring, state):
+    """Release the heads of the token logs that grew. Lane 0, after all lanes published."""
+    for front_end in range(state.front_ends.shape[0] // sc.FRONT_END_WORDS):
+        here = front_end * sc.FRONT_END_WORDS
+        head = state.front_ends[here + sc.FR_LOG_HEAD]
+        grown = head - state.front_ends[here + sc.FR_LOG_PUBLISHED]
+        if grown != 0:
+            state.core[sc.K_TOKENS] += grown
+            state.front_ends[here + sc.FR_LOG_PUBLISHED] = head
+            # pairs with the reader's acquire: the entries below the head are there
+            store_release(ring.fe_sched, front_end * at.FE_WORDS + at.D_LOG_HEAD, head)
+
+
+@njit
+def beat(ring, state):
+    """Heartbeat: it moves with every turn of the loop. Lane 0."""
+    state.core[sc.K_LOOPS] += 1
+    store_relaxed(ring.status, at.S_HEARTBEAT, state.core[sc.K_LOOPS])
+
+
+@njit
+def publish_status(ring, state):
+    """Counters for observers; relaxed, each right on its own. Lane 0."""
+    core, status = state.core, ring.status
+    store_relaxed(status, at.S_STEPS, core[sc.K_STEP])
+    store_relaxed(status, at.S_LAUNCHES, core[sc.K_LAUNCHES])
+    store_relaxed(status, at.S_WINDOWS, core[sc.K_WINDOWS])
+    store_relaxed(status, at.S_RETRIES, core[sc.K_RETRIES])
+    store_relaxed(status, at.S_PREFILLS, core[sc.K_PREFILLS])
+    store_relaxed(status, at.S_DECODES, core[sc.K_DECODES])
+    store_relaxed(status, at.S_TOKENS, core[sc.K_TOKENS])
+    store_relaxed(status, at.S_WAITING, core[sc.K_WAITING])
+    store_relaxed(status, at.S_SEATS_USED, core[sc.K_SEATED])
+    store_relaxed(status, at.S_BLOCKS_FREE, core[sc.K_BLOCKS_FREE])
+    store_relaxed(status, at.S_FINISHED, core[sc.K_FINISHED])
+    store_relaxed(status, at.S_PREEMPTIONS, core[sc.K_PREEMPTIONS])
+    store_relaxed(status, at.S_CLAIMS, core[sc.K_CLAIMS])
+    store_relaxed(status, at.S_IN_FLIGHT_SINCE, core[sc.K_LAUNCHED_AT] if core[sc.K_IN_FLIGHT] != 0 else 0)
+    store_relaxed(status, at.S_ERROR_ARG, core[sc.K_ERROR_ARG])
+    store_relaxed(status, at.S_ERROR, core[sc.K_ERROR])
