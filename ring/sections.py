@@ -86,7 +86,7 @@ def check_buffer(words: np.ndarray, magic: int, version: int, what: str) -> None
         raise BufferError(f"{what} is cut short: {words.shape[0]} of {int(words[SIZE])} words")
 
 
-@njit
+@njit(inline="always")  # a CUDA device function may not return a view of its own making
 def section(words, k):
     """Section `k` of a buffer, as an int64 view."""
     start = words[TABLE + 2 * k]
