@@ -1,0 +1,45 @@
+"""The death handshake, host side.
+
+A front end that stopped beating may only be slow; declared dead while it still writes, it
+would corrupt its successor's requests. So: somebody *confirms* that it is gone (its process
+has ended, its queue pair is destroyed), then raises the fence; the scheduler ends what was
+live, looks at every `req` of the share directly (the dead may have stopped between `req` and
+doorbell) and releases `drained` = fence; only then does a successor write its first word.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ring import layout as at
+from ring.atomics import load_acquire, store_release
+from ring.jit import njit
+from ring.views import RingView
+
+
+@njit
+def _raise_fence(fe_fence, line):
+    generation = load_acquire(fe_fence, line) + 1  # only the host writes it
+    store_release(fe_fence, line, generation)  # pairs with the scheduler's acquire of the fence
+    return generation
+
+
+@njit
+def _drained(fe_sched, line):
+    return load_acquire(fe_sched, line)  # pairs with the scheduler's release of `drained`
+
+
+def declare_dead(view: RingView, front_end: int) -> int:
+    """Raise the fence of a front end known to be gone; the generation to wait for."""
+    return int(_raise_fence(view.fe_fence, front_end * at.FE_WORDS + at.F_FENCE))
+
+
+def wait_drained(view: RingView, front_end: int, generation: int, deadline_s: float) -> bool:
+    """Wait until the scheduler has ended everything of a dead front end; False at the deadline."""
+    line = front_end * at.FE_WORDS + at.D_DRAINED
+    give_up = time.monotonic() + deadline_s
+    while _drained(view.fe_sched, line) < generation:
+        if time.monotonic() >= give_up:
+            return False
+        time.sleep(0.001)
+    return True

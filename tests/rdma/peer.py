@@ -1,0 +1,212 @@
+"""A scheduler in a few lines of plain Python: the other side of the slot protocol.
+
+It follows the protocol's table to the letter and answers a request with a sequence that
+tells the request, the incarnation and the position, so a test sees any token that is
+missed, repeated, reordered or somebody else's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ring import layout as at
+from ring.memory import RingMemory
+from ring.states import DECODE_COMPLETED, DECODE_PROCESSING, PREFILL_PENDING, Reason
+from ring.words import (
+    CANCEL,
+    SLOTS_PER_DOORBELL,
+    SUBMIT,
+    ctl_incarnation,
+    next_incarnation,
+    pack_ctl,
+    pack_log,
+    req_command,
+    req_incarnation,
+)
+
+
+def answer_token(prompt: np.ndarray, position: int, vocab_size: int) -> int:
+    """Token `position` of the scripted answer to `prompt`."""
+    return int(int(prompt.astype(np.int64).sum()) * 31 + position * 7 + 1) % vocab_size
+
+
+@dataclass
+class Live:
+    """A claimed request."""
+
+    slot: int
+    incarnation: int
+    prompt: np.ndarray
+    output_start: int
+    max_tokens: int
+    done: int = 0
+
+
+class ScriptedScheduler:
+    """Claims, answers and ends requests, a word at a time.
+
+    `stir` is called between any two shared words it writes; `stop_after` cuts an answer.
+    """
+
+    def __init__(self, memory: RingMemory, *, stir: Callable[[], None] = lambda: None,
+                 stop_after: int = 1 << 30) -> None:  # fmt: skip
+        self.memory = memory
+        self.ring = memory.view
+        self.live: dict[int, Live] = {}
+        self.claims = 0
+        self.violations: list[str] = []
+        self._stir = stir
+        self._stop_after = stop_after
+        self._dying: dict[int, int] = {}
+
+    # --- one turn --------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        self.watch_fences()
+        self.claim_all()
+        self.step()
+        self.ring.status[at.S_HEARTBEAT] += 1
+
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.turn()
+
+    def claim_all(self) -> None:
+        for word in range(self.ring.doorbell.shape[0]):
+            for bit in range(SLOTS_PER_DOORBELL):
+                slot = word * SLOTS_PER_DOORBELL + bit
+                bell = (int(self.ring.doorbell[word]) >> bit) & 1
+                if bell != ctl_incarnation(int(self.ring.ctl[slot * at.CTL_WORDS])) & 1:
+                    self.claim(slot)
+
+    def claim(self, slot: int) -> None:
+        word, request = int(self.ring.ctl[slot * at.CTL_WORDS]), int(self.ring.req[slot])
+        incarnation = req_incarnation(request)
+        if slot in self.live or incarnation != next_incarnation(ctl_incarnation(word)):
+            return
+        if req_command(request) not in (SUBMIT, CANCEL):
+            return
+        row = self.ring.descriptor[slot * at.DESCRIPTOR_WORDS : (slot + 1) * at.DESCRIPTOR_WORDS]
+        start, length = int(row[at.Q_PROMPT_START]), int(row[at.Q_PROMPT_LEN])
+        share = self.memory.geometry.arena_share
+        low = slot // self.memory.geometry.slots_per_front_end * share
+        if not (low <= start and start + length <= low + share and length > 0):
+            self.violations.append(f"slot {slot}: prompt at {start}, {length} long, share from {low}")
+        output = int(row[at.Q_OUTPUT_START])
+        max_tokens = int(row[at.Q_MAX_TOKENS])
+        prompt = self.ring.tokens[start : start + length].copy()
+        self._publish(slot, incarnation, 0, Reason.NONE, PREFILL_PENDING)
+        self.live[slot] = Live(slot, incarnation, prompt, output, max_tokens)
+        self.claims += 1
+
+    def step(self) -> None:
+        for live in list(self.live.values()):
+            self.advance(live)
+
+    def advance(self, live: Live) -> None:
+        """One token for a request, or its end."""
+        if req_command(int(self.ring.req[live.slot])) == CANCEL:
+            self.end(live, Reason.CANCELLED)
+            return
+        if self.front_end_of(live.slot) in self._dying:
+            self.end(live, Reason.ABORTED)
+            return
+        token = answer_token(live.prompt, live.done, int(self.ring.info[at.I_VOCAB_SIZE]))
+        self.ring.tokens[live.output_start + live.done] = token
+        self._stir()
+        self._append_log(live, token)
+        live.done += 1
+        if live.done == live.max_tokens:
+            self.end(live, Reason.LENGTH)
+        elif live.done == self._stop_after:
+            self.end(live, Reason.STOP)
+        else:
+            self._publish(live.slot, live.incarnation, live.done, Reason.NONE, DECODE_PROCESSING)
+
+    def end(self, live: Live, reason: Reason) -> None:
+        del self.live[live.slot]
+        self._publish(live.slot, live.incarnation, live.done, reason, DECODE_COMPLETED)
+
+    def watch_fences(self) -> None:
+        for front_end in range(self.memory.geometry.front_ends):
+            fence = int(self.ring.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
+            drained = front_end * at.FE_WORDS + at.D_DRAINED
+            if fence <= int(self.ring.fe_sched[drained]):
+                continue
+            self._dying[front_end] = fence
+            share = self.memory.geometry.slots_per_front_end
+            for slot in range(front_end * share, (front_end + 1) * share):
+                self.claim(slot)  # submitted, but its doorbell never rang
+                if slot in self.live:
+                    self.end(self.live[slot], Reason.ABORTED)
+            del self._dying[front_end]
+            self.ring.fe_sched[drained] = fence
+
+    def front_end_of(self, slot: int) -> int:
+        return slot // self.memory.geometry.slots_per_front_end
+
+    # --- shared words ----------------------------------------------------------------------
+
+    def _append_log(self, live: Live, token: int) -> None:
+        front_end, entries = self.front_end_of(live.slot), self.memory.geometry.log_entries
+        head_at = front_end * at.FE_WORDS + at.D_LOG_HEAD
+        head = int(self.ring.fe_sched[head_at])
+        self.ring.log[front_end * entries + head % entries] = pack_log(live.slot, live.incarnation, token)
+        self._stir()
+        self.ring.fe_sched[head_at] = head + 1
+        self._stir()
+
+    def _publish(self, slot: int, incarnation: int, tokens: int, reason: Reason, state: int) -> None:
+        self.ring.ctl[slot * at.CTL_WORDS] = pack_ctl(incarnation, tokens, int(reason), state)
+        self._stir()
+
+
+class AnswerBook:
+    """Checks a stream of events against the scripted answers."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.expected: dict = {}
+        self.got: dict = {}
+        self.final: dict = {}
+        self._in_use: set[int] = set()
+        self._vocab_size = vocab_size
+
+    def submitted(self, handle, prompt: np.ndarray) -> None:
+        assert handle not in self.expected, f"{handle} was given twice"
+        assert handle.slot not in self._in_use, f"slot {handle.slot} was given while in use"
+        self._in_use.add(handle.slot)
+        self.expected[handle] = prompt
+        self.got[handle] = []
+
+    def take(self, events) -> None:
+        for event in events:
+            assert event.handle in self.expected, f"an event of {event.handle}, which was never submitted"
+            assert event.handle not in self.final, f"{event.handle} goes on after its end"
+            assert event.tokens.dtype == np.int32
+            answer = self.got[event.handle]
+            answer.extend(event.tokens.tolist())
+            prompt = self.expected[event.handle]
+            correct = [answer_token(prompt, k, self._vocab_size) for k in range(len(answer))]
+            assert answer == correct, f"{event.handle}: {answer} instead of {correct}"
+            assert event.usage == len(answer)
+            if event.reason:
+                self.final[event.handle] = event.reason
+                self._in_use.remove(event.handle.slot)
+
+    @property
+    def open(self) -> int:
+        return len(self.expected) - len(self.final)
+
+
+_names = itertools.count()
+
+
+def ring_name(prefix: str = "test") -> str:
+    """A name no other test uses."""
+    import os
+
+    return f"{prefix}-{os.getpid()}-{next(_names)}"
