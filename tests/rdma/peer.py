@@ -8,7 +8,8 @@ missed, repeated, reordered or somebody else's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,122 +48,130 @@ class Live:
 
 
 class ScriptedScheduler:
-    """Claims, answers and ends requests, a word at a time.
+    """Claims, answers and ends requests; `actions` gives way after every shared word written."""
 
-    `stir` is called between any two shared words it writes; `stop_after` cuts an answer.
-    """
-
-    def __init__(self, memory: RingMemory, *, stir: Callable[[], None] = lambda: None,
-                 stop_after: int = 1 << 30) -> None:  # fmt: skip
+    def __init__(self, memory: RingMemory, *, stop_after: int = 1 << 30) -> None:
         self.memory = memory
         self.ring = memory.view
         self.live: dict[int, Live] = {}
         self.claims = 0
         self.violations: list[str] = []
-        self._stir = stir
         self._stop_after = stop_after
-        self._dying: dict[int, int] = {}
-
-    # --- one turn --------------------------------------------------------------------------
+        self._share = memory.geometry.slots_per_front_end
+        self._going = self.actions()
 
     def turn(self) -> None:
-        self.watch_fences()
-        self.claim_all()
-        self.step()
-        self.ring.status[at.S_HEARTBEAT] += 1
+        """One whole turn."""
+        for _ in self.one_turn():
+            pass
 
     def run(self, turns: int) -> None:
         for _ in range(turns):
             self.turn()
 
-    def claim_all(self) -> None:
-        for word in range(self.ring.doorbell.shape[0]):
-            for bit in range(SLOTS_PER_DOORBELL):
-                slot = word * SLOTS_PER_DOORBELL + bit
-                bell = (int(self.ring.doorbell[word]) >> bit) & 1
-                if bell != ctl_incarnation(int(self.ring.ctl[slot * at.CTL_WORDS])) & 1:
-                    self.claim(slot)
+    def actions(self) -> Iterator[None]:
+        """Turns without end, a shared word at a time."""
+        while True:
+            yield from self.one_turn()
+            yield
 
-    def claim(self, slot: int) -> None:
+    def go_on(self, words: int) -> None:
+        """Write about so many shared words, from wherever the last call stopped."""
+        for _ in range(words):
+            next(self._going)
+
+    # --- one turn --------------------------------------------------------------------------
+
+    def one_turn(self) -> Iterator[None]:
+        yield from self.watch_fences()
+        for slot in self.rung():
+            yield from self.claim(slot)
+        for live in list(self.live.values()):
+            yield from self.advance(live)
+        self.ring.status[at.S_HEARTBEAT] += 1
+
+    def rung(self) -> list[int]:
+        """Slots whose doorbell bit differs from the lowest bit of their incarnation."""
+        bells = (self.ring.doorbell[:, None] >> np.arange(SLOTS_PER_DOORBELL)) & 1
+        seen = (self.ring.ctl[:: at.CTL_WORDS] >> 32) & 1
+        return np.flatnonzero(bells.ravel() != seen).tolist()
+
+    def claim(self, slot: int) -> Iterator[None]:
         word, request = int(self.ring.ctl[slot * at.CTL_WORDS]), int(self.ring.req[slot])
         incarnation = req_incarnation(request)
         if slot in self.live or incarnation != next_incarnation(ctl_incarnation(word)):
             return
         if req_command(request) not in (SUBMIT, CANCEL):
             return
+        self._publish(slot, incarnation, 0, Reason.NONE, PREFILL_PENDING)
         row = self.ring.descriptor[slot * at.DESCRIPTOR_WORDS : (slot + 1) * at.DESCRIPTOR_WORDS]
         start, length = int(row[at.Q_PROMPT_START]), int(row[at.Q_PROMPT_LEN])
-        share = self.memory.geometry.arena_share
-        low = slot // self.memory.geometry.slots_per_front_end * share
-        if not (low <= start and start + length <= low + share and length > 0):
-            self.violations.append(f"slot {slot}: prompt at {start}, {length} long, share from {low}")
-        output = int(row[at.Q_OUTPUT_START])
-        max_tokens = int(row[at.Q_MAX_TOKENS])
+        self._check_extent(slot, "prompt", start, length)
+        output, max_tokens = int(row[at.Q_OUTPUT_START]), int(row[at.Q_MAX_TOKENS])
+        self._check_extent(slot, "answer", output, max_tokens)
         prompt = self.ring.tokens[start : start + length].copy()
-        self._publish(slot, incarnation, 0, Reason.NONE, PREFILL_PENDING)
         self.live[slot] = Live(slot, incarnation, prompt, output, max_tokens)
         self.claims += 1
+        yield
 
-    def step(self) -> None:
-        for live in list(self.live.values()):
-            self.advance(live)
-
-    def advance(self, live: Live) -> None:
+    def advance(self, live: Live) -> Iterator[None]:
         """One token for a request, or its end."""
-        if req_command(int(self.ring.req[live.slot])) == CANCEL:
-            self.end(live, Reason.CANCELLED)
+        if self.live.get(live.slot) is not live:
             return
-        if self.front_end_of(live.slot) in self._dying:
-            self.end(live, Reason.ABORTED)
+        request = int(self.ring.req[live.slot])
+        if req_command(request) == CANCEL and req_incarnation(request) == live.incarnation:
+            yield from self.end(live, Reason.CANCELLED)
             return
         token = answer_token(live.prompt, live.done, int(self.ring.info[at.I_VOCAB_SIZE]))
         self.ring.tokens[live.output_start + live.done] = token
-        self._stir()
-        self._append_log(live, token)
+        yield
+        yield from self._append_log(live, token)
         live.done += 1
         if live.done == live.max_tokens:
-            self.end(live, Reason.LENGTH)
+            yield from self.end(live, Reason.LENGTH)
         elif live.done == self._stop_after:
-            self.end(live, Reason.STOP)
+            yield from self.end(live, Reason.STOP)
         else:
             self._publish(live.slot, live.incarnation, live.done, Reason.NONE, DECODE_PROCESSING)
+            yield
 
-    def end(self, live: Live, reason: Reason) -> None:
+    def end(self, live: Live, reason: Reason) -> Iterator[None]:
         del self.live[live.slot]
         self._publish(live.slot, live.incarnation, live.done, reason, DECODE_COMPLETED)
+        yield
 
-    def watch_fences(self) -> None:
+    def watch_fences(self) -> Iterator[None]:
         for front_end in range(self.memory.geometry.front_ends):
             fence = int(self.ring.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
             drained = front_end * at.FE_WORDS + at.D_DRAINED
             if fence <= int(self.ring.fe_sched[drained]):
                 continue
-            self._dying[front_end] = fence
-            share = self.memory.geometry.slots_per_front_end
-            for slot in range(front_end * share, (front_end + 1) * share):
-                self.claim(slot)  # submitted, but its doorbell never rang
+            for slot in range(front_end * self._share, (front_end + 1) * self._share):
+                yield from self.claim(slot)  # submitted, but its doorbell never rang
                 if slot in self.live:
-                    self.end(self.live[slot], Reason.ABORTED)
-            del self._dying[front_end]
+                    yield from self.end(self.live[slot], Reason.ABORTED)
             self.ring.fe_sched[drained] = fence
-
-    def front_end_of(self, slot: int) -> int:
-        return slot // self.memory.geometry.slots_per_front_end
+            yield
 
     # --- shared words ----------------------------------------------------------------------
 
-    def _append_log(self, live: Live, token: int) -> None:
-        front_end, entries = self.front_end_of(live.slot), self.memory.geometry.log_entries
+    def _check_extent(self, slot: int, what: str, start: int, length: int) -> None:
+        share = self.memory.geometry.arena_share
+        low = slot // self._share * share
+        if length < 1 or start < low or start + length > low + share:
+            self.violations.append(f"slot {slot}: {what} of {length} at {start}, share from {low}")
+
+    def _append_log(self, live: Live, token: int) -> Iterator[None]:
+        front_end, entries = live.slot // self._share, self.memory.geometry.log_entries
         head_at = front_end * at.FE_WORDS + at.D_LOG_HEAD
         head = int(self.ring.fe_sched[head_at])
         self.ring.log[front_end * entries + head % entries] = pack_log(live.slot, live.incarnation, token)
-        self._stir()
+        yield
         self.ring.fe_sched[head_at] = head + 1
-        self._stir()
+        yield
 
     def _publish(self, slot: int, incarnation: int, tokens: int, reason: Reason, state: int) -> None:
         self.ring.ctl[slot * at.CTL_WORDS] = pack_ctl(incarnation, tokens, int(reason), state)
-        self._stir()
 
 
 class AnswerBook:
@@ -207,6 +216,4 @@ _names = itertools.count()
 
 def ring_name(prefix: str = "test") -> str:
     """A name no other test uses."""
-    import os
-
     return f"{prefix}-{os.getpid()}-{next(_names)}"
