@@ -1,0 +1,127 @@
+"""The front end put together, and the process that runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from starlette.routing import Route, Router
+
+from blink_numba.frontend.exchange import Endpoint, Exchange, Gate, Handler
+from blink_numba.frontend.guard import guarded
+from blink_numba.frontend.link import Connector, EngineLink, ShmConnector
+from blink_numba.frontend.openapi import document
+from blink_numba.frontend.service import Service
+from blink_numba.frontend.settings import FrontEndSettings
+from tokenizer import Tokenizer
+
+log = logging.getLogger("blink_numba")
+FIRST_ENGINE_S = 30.0  # how long the start waits for an engine
+
+
+def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int],
+          connector: Connector | None = None) -> tuple[Gate, Service]:  # fmt: skip
+    """The ASGI application and its service; the link starts and ends with its lifespan."""
+    link = EngineLink(
+        connector or ShmConnector(settings.ring, settings.front_end),
+        queue_timeout_s=settings.queue_timeout_s,
+        heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        engine_grace_s=settings.engine_grace_s,
+        stall_timeout_s=settings.stall_timeout_s,
+    )
+    service = Service(settings, tokenizer, link, eos_ids)
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        link.start(asyncio.get_running_loop())
+        await _first_engine(link)
+        yield
+        await asyncio.to_thread(link.stop, 5.0)
+
+    async def openapi(exchange: Exchange) -> None:
+        await exchange.respond_json(document())
+
+    routes = [
+        ("/v1/chat/completions", "POST", service.chat),
+        ("/v1/completions", "POST", service.completions),
+        ("/v1/models", "GET", service.models),
+        ("/v1/models/{model:path}", "GET", service.model),
+        ("/tokenize", "POST", service.tokenize),
+        ("/detokenize", "POST", service.detokenize),
+        ("/health", "GET", service.health),
+        ("/metrics", "GET", service.show_metrics),
+        ("/version", "GET", service.version),
+        ("/openapi.json", "GET", openapi),
+    ]
+    router = Router([_route(*route) for route in routes], lifespan=lifespan)
+    return Gate(settings, service.metrics, router), service
+
+
+def _route(path: str, method: str, handler: Handler) -> Route:
+    return Route(path, Endpoint(path, handler), methods=[method])
+
+
+async def _first_engine(link: EngineLink) -> None:
+    """Give the engine a moment: the first health check after the start should tell the truth."""
+    for _ in range(int(FIRST_ENGINE_S / 0.02)):
+        if link.health.ok:
+            return
+        await asyncio.sleep(0.02)
+    log.warning("no engine yet: %s; requests get 503 until there is one", link.health.reason)
+
+
+def server(app: Gate, settings: FrontEndSettings) -> uvicorn.Server:
+    """uvicorn with this server's limits."""
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        host=settings.host,
+        port=settings.port,
+        http=guarded(settings),
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level=settings.log_level,
+        server_header=False,
+        timeout_keep_alive=int(settings.keep_alive_s),
+        timeout_graceful_shutdown=int(settings.drain_timeout_s),
+    )
+    return uvicorn.Server(config)
+
+
+def run(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int],
+        connector: Connector | None = None, on_ready: Callable[[], None] | None = None) -> int:  # fmt: skip
+    """Serve until SIGINT or SIGTERM; finishes what is in service first. Exit status of the process."""
+    app, _ = build(settings, tokenizer, eos_ids, connector)
+    this = server(app, settings)
+    if on_ready is not None:
+        started = this.startup
+
+        async def startup(*arguments: Any, **options: Any) -> None:
+            await started(*arguments, **options)
+            if this.started:
+                on_ready()
+
+        this.startup = startup  # type: ignore[method-assign]
+    try:
+        this.run()
+    except KeyboardInterrupt:
+        pass  # uvicorn raises the signal again once it has drained
+    return 0 if this.started else 1
+
+
+def setup_logging(level: str) -> None:
+    """Log lines of this process to standard error."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("blink_numba.access").setLevel(logging.INFO)
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent, which drains its children in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

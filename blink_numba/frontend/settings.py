@@ -1,0 +1,67 @@
+"""Settings of one front-end process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class FrontEndSettings:
+    """What a front end needs to know; it learns the rest from the ring.
+
+    Attributes
+    ----------
+    model : str
+        Name or path; decides the tokenizer.
+    served_names : tuple of str
+        Names that requests may ask for; the first is the one answers carry.
+    ring : str
+        Name of the ring.
+    front_end : int
+        Which of the ring's front ends this one is.
+    api_keys : tuple of str
+        Bearer tokens that are let in; none: everybody is.
+    max_body_bytes, max_header_bytes : int
+    header_timeout_s, body_timeout_s, write_timeout_s, keep_alive_s : float
+        How long a client may take to send its header or body, to read what is written to it,
+        and to begin another request on its connection.
+    queue_timeout_s : float
+        How long a request waits for room in the ring before it gets 503.
+    request_timeout_s : float or None
+        Deadline of every request.
+    heartbeat_timeout_s : float
+        A scheduler that is silent for so long is not healthy.
+    engine_grace_s : float
+        How long requests outlive an engine that died, in case another one adopts the ring.
+    stall_timeout_s : float
+        How long requests outlive the silence of an engine that lives.
+    max_choices : int
+        Most answers (prompts × n) of one HTTP request.
+    max_requests : int
+        HTTP requests in service at once; more get 503.
+    access_log : bool
+    """
+
+    model: str
+    served_names: tuple[str, ...]
+    ring: str
+    front_end: int = 0
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    max_body_bytes: int = 4 << 20
+    max_header_bytes: int = 64 << 10
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 30.0
+    keep_alive_s: float = 30.0
+    queue_timeout_s: float = 5.0
+    request_timeout_s: float | None = None
+    drain_timeout_s: float = 30.0
+    heartbeat_timeout_s: float = 1.5
+    engine_grace_s: float = 1.0
+    stall_timeout_s: float = 60.0
+    max_choices: int = 128
+    max_requests: int = 4096
+    access_log: bool = True
+    log_level: str = "info"
