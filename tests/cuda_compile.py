@@ -35,8 +35,9 @@ def compile_kernel(kernel, signature, output: str = "ptx"):
     bounds = kernel.targetoptions.get("launch_bounds")
     with stand_in_device():
         code, _ = cuda.compile(
-            kernel.py_func, signature, cc=CAPABILITY, device=False, output=output, launch_bounds=bounds, abi="numba"
-        )
+            kernel.py_func, signature, cc=CAPABILITY, device=False, abi="numba",
+            output=output, launch_bounds=bounds,
+        )  # fmt: skip
     return code
 
 

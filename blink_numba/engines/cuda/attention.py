@@ -19,16 +19,14 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from numba.cuda import libdevice
-
 from blink_numba.engines.cuda import ptx
-from blink_numba.engines.cuda._cuda import cuda, types
+from blink_numba.engines.cuda._cuda import cuda, libdevice, types
 
 CHUNK = 256  # positions whose softmax is accumulated as one; part of the result's definition
 TILE = 32  # positions staged in shared memory at once
 STAGES = 2
 PREFILL_WARPS = 4
-HEAD_DIMS = (32, 64, 128)
+HEAD_DIMS = (16, 32, 64, 128)
 
 copy_wait = ptx.copy_wait(STAGES - 1)
 uint16, uint32, int32, int64, float32 = types.uint16, types.uint32, types.int32, types.int64, types.float32
@@ -89,8 +87,9 @@ def chunk_function(head_dim: int, warps: int):
 
     @cuda.jit(device=True, forceinline=True)
     def attend_chunk(
-        shared, keys, values, table, table_at, head, heads, block_size, chunk, last, q, positions, maxima, sums, out
-    ):
+        shared, keys, values, table, table_at, head, heads, block_size, chunk, last,
+        q, positions, maxima, sums, out,
+    ):  # fmt: skip
         """Softmax-weighted values of a chunk, unnormalised, for the two rows a lane shares.
 
         `last` is the block's last position; `q` the lane's query fragments, `positions` those of
@@ -165,8 +164,10 @@ def chunk_function(head_dim: int, warps: int):
 
             for step in range(TILE // 16):
                 s = step * 8
-                a0, a1 = ptx.pack_bf16(scores[s], scores[s + 1]), ptx.pack_bf16(scores[s + 2], scores[s + 3])
-                a2, a3 = ptx.pack_bf16(scores[s + 4], scores[s + 5]), ptx.pack_bf16(scores[s + 6], scores[s + 7])
+                a0 = ptx.pack_bf16(scores[s], scores[s + 1])
+                a1 = ptx.pack_bf16(scores[s + 2], scores[s + 3])
+                a2 = ptx.pack_bf16(scores[s + 4], scores[s + 5])
+                a3 = ptx.pack_bf16(scores[s + 6], scores[s + 7])
                 for pair in range(output_tiles // 2):
                     row = step * 16 + (lane & 15)
                     column = (pair * 2 + (lane >> 4)) ^ (row & swizzle)
@@ -240,7 +241,8 @@ def decode_kernel(head_dim: int, group: int):
                 fragment[step * 4 + half] = uint32(0)
                 fragment[step * 4 + half + 2] = uint32(0)
                 if member < group:
-                    load_queries(q, row, (kv_head * group + member) * half_dim, step * 8, fragment, step * 4 + half)
+                    head_word = (kv_head * group + member) * half_dim
+                    load_queries(q, row, head_word, step * 8, fragment, step * 4 + half)
 
         for chunk in range(split, chunks, cuda.gridDim.x):
             attend_chunk(

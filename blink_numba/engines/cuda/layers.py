@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from numba.cuda import libdevice
-
 from blink_numba.engines.cuda import ptx
-from blink_numba.engines.cuda._cuda import cuda, types
+from blink_numba.engines.cuda._cuda import cuda, libdevice, types
 from blink_numba.engines.sampling import FAULT_INPUT
 
 NORM_THREADS = 256
@@ -83,7 +81,9 @@ def embed_row(row, seat, token, position, table, positions, fault, row_seat, row
 
 
 @cuda.jit(launch_bounds=NORM_THREADS)
-def embed_decode(decode_rows, seat_token, seat_position, table, positions, fault, row_seat, row_position, residual):
+def embed_decode(
+    decode_rows, seat_token, seat_position, table, positions, fault, row_seat, row_position, residual
+):
     """Rows of a decode batch. Grid: rows; `NORM_THREADS` threads.
 
     Parameters
@@ -128,8 +128,9 @@ def rms_norm(residual, weight, epsilon, out):
 
 @cuda.jit(launch_bounds=NORM_THREADS)
 def last_tokens(
-    run_seat, run_start, run_samples, row_position, residual, weight, epsilon, sample_seat, sample_position, out
-):
+    run_seat, run_start, run_samples, row_position, residual, weight, epsilon,
+    sample_seat, sample_position, out,
+):  # fmt: skip
     """The rows of a prefill that are sampled from: a run's last token, final norm applied.
 
     Grid: runs. A run that is unused or does not end its prompt gives a row of zeros and

@@ -55,28 +55,15 @@ def _scalar(name: str, result, llvm_result, argument_types: tuple, text: str, co
 
 
 def _intrinsic(name: str, arity: int, signature, codegen):
-    """`intrinsic` of a function that takes `arity` arguments by position."""
-    if arity == 0:
-
-        def typer(typingctx):
-            return signature, codegen
-    elif arity == 1:
-
-        def typer(typingctx, a):
-            return signature, codegen
-    elif arity == 2:
-
-        def typer(typingctx, a, b):
-            return signature, codegen
-    elif arity == 3:
-
-        def typer(typingctx, a, b, c):
-            return signature, codegen
-    else:
-
-        def typer(typingctx, a, b, c, d, e):
-            return signature, codegen
-
+    """`intrinsic` of a function that takes `arity` arguments (Numba reads them off the function)."""
+    typers = {
+        0: lambda typingctx: (signature, codegen),
+        1: lambda typingctx, a: (signature, codegen),
+        2: lambda typingctx, a, b: (signature, codegen),
+        3: lambda typingctx, a, b, c: (signature, codegen),
+        5: lambda typingctx, a, b, c, d, e: (signature, codegen),
+    }
+    typer = typers[arity]
     typer.__name__ = typer.__qualname__ = name
     return intrinsic(typer)
 

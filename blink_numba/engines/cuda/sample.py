@@ -6,10 +6,8 @@ and sums give the same edge and the same token in whatever order its threads run
 
 from __future__ import annotations
 
-from numba.cuda import libdevice
-
 from blink_numba.engines.cuda import ptx
-from blink_numba.engines.cuda._cuda import cuda, types
+from blink_numba.engines.cuda._cuda import cuda, libdevice, types
 from blink_numba.engines.sampling import FAULT_LOGITS, ONE_WEIGHT, random_bits, share_of, target_weight
 from graphs.step_io import (
     DONE,
