@@ -1,9 +1,10 @@
 """Faults on the way to a ring, within the transport's rules: delay, tearing, repetition, loss.
 
 A wire splits a read into pieces of different moments, an error of a queue pair leaves a
-prefix of a batch done and has the whole run again, a connection ends. `FaultyTransport` does
-this to any transport at the points that a chooser picks, so that one wrapper serves random
-tests, Hypothesis and an exhaustive model checker.
+prefix of a batch done and has the whole run again, a connection ends, and a batch may run as
+late as its `complete`. `FaultyTransport` does this to any transport at the points that a
+chooser picks, so that one wrapper serves random tests, Hypothesis and an exhaustive model
+checker.
 """
 
 from __future__ import annotations
@@ -56,27 +57,35 @@ class FaultyTransport(Transport):
     def __init__(self, inner: Transport, faults: Faults) -> None:
         super().__init__(inner.ring)
         self.name = f"{inner.name}+faults"
-        self.eager = inner.eager
         self.lost = False
         self._inner = inner
         self._faults = faults
         self._piece = Operations(1)
+        self._delayed: list[list[list[int]]] = []
 
     def allocate(self, words: int) -> np.ndarray:
         return self._inner.allocate(words)
 
     def _run(self, batch: Operations) -> None:
         self._check()
-        rows = batch.table[: batch.count].tolist()
-        for _ in range(self._faults.repeats):
-            broken_off_at = self._faults.choose(len(rows) + 1)
-            if broken_off_at == 0:
-                break
-            self.counters.reconnects += 1
-            for row in rows[:broken_off_at]:
+        # Taken as late as allowed: staged words that change before `complete` show as faults.
+        self._delayed.append(batch.table[: batch.count].tolist())
+        if self._faults.choose(2):
+            self._run_delayed()
+
+    def _run_delayed(self) -> None:
+        while self._delayed:
+            rows = self._delayed[0]
+            for _ in range(self._faults.repeats):
+                broken_off_at = self._faults.choose(len(rows) + 1)
+                if broken_off_at == 0:
+                    break
+                self.counters.reconnects += 1
+                for row in rows[:broken_off_at]:
+                    self._run_row(row)
+            for row in rows:
                 self._run_row(row)
-        for row in rows:
-            self._run_row(row)
+            self._delayed.pop(0)
 
     def _run_row(self, row: list[int]) -> None:
         kind, remote, local, words = row
@@ -97,6 +106,7 @@ class FaultyTransport(Transport):
 
     def complete(self, deadline_s: float = DEADLINE_S) -> None:
         self._faults.meanwhile()
+        self._run_delayed()
         self._check()
         self._inner.complete(deadline_s)
 

@@ -116,6 +116,7 @@ class FrontEndPort:
             transport, self.share, self._staging, self._slots, takeover=takeover, deadline_s=deadline_s
         )
         self._reader.start_at(head)
+        self._compile()
 
     def warm_up(self) -> None:
         """Compile what a turn needs, by a turn about nothing, so that the first request does not wait."""
@@ -126,6 +127,14 @@ class FrontEndPort:
         self.transport.complete(self._deadline_s)
         self.transport.post(self._reader.token_reads())
         self.transport.complete(self._deadline_s)
+        self._reader.deliver()
+
+    def _compile(self) -> None:
+        """Run everything once on nothing, so that no request waits for a compiler."""
+        self._submitter.place((), self._track)
+        self._batch.clear()
+        self._reader.add_control_read(self._batch)
+        self._reader.token_reads()
         self._reader.deliver()
 
     # --- requests ---------------------------------------------------------------------------
@@ -239,9 +248,10 @@ class FrontEndPort:
     def _take_pending(self) -> Operations:
         """A batch that begins with the small writes that wait."""
         batch, pending = self._batch, self._pending
-        batch.table[: pending.count] = pending.table[: pending.count]
         batch.count = pending.count
-        pending.clear()
+        if pending.count:
+            batch.table[: pending.count] = pending.table[: pending.count]
+            pending.clear()
         return batch
 
     def _flush(self) -> None:

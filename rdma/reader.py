@@ -14,8 +14,9 @@ scheduler writes a token's extent word and log entry, then releases the log's he
   have come round (a quarter of the log is kept as distance: it may write that much ahead
   of the head).
 
-A slot whose entries were lost is read from its extent, the truth, for the rest of its life:
-log entries carry no position, so it could not find its place in the log again.
+A slot whose entries were lost (the reader overslept, or the last of an answer never came)
+is read from its extent, the truth, for the rest of its life: log entries carry no position,
+so it could not find its place in the log again.
 """
 
 from __future__ import annotations

@@ -50,13 +50,15 @@ class Live:
 class ScriptedScheduler:
     """Claims, answers and ends requests; `actions` gives way after every shared word written."""
 
-    def __init__(self, memory: RingMemory, *, stop_after: int = 1 << 30) -> None:
+    def __init__(self, memory: RingMemory, *, stop_after: int = 1 << 30, log_ends_at: int = 1 << 30) -> None:
         self.memory = memory
         self.ring = memory.view
         self.live: dict[int, Live] = {}
+        self.ended: dict[tuple[int, int], tuple[int, Reason]] = {}
         self.claims = 0
         self.violations: list[str] = []
         self._stop_after = stop_after
+        self._log_ends_at = log_ends_at
         self._share = memory.geometry.slots_per_front_end
         self._going = self.actions()
 
@@ -137,6 +139,7 @@ class ScriptedScheduler:
 
     def end(self, live: Live, reason: Reason) -> Iterator[None]:
         del self.live[live.slot]
+        self.ended[live.slot, live.incarnation] = (live.done, reason)
         self._publish(live.slot, live.incarnation, live.done, reason, DECODE_COMPLETED)
         yield
 
@@ -164,6 +167,8 @@ class ScriptedScheduler:
     def _append_log(self, live: Live, token: int) -> Iterator[None]:
         front_end, entries = live.slot // self._share, self.memory.geometry.log_entries
         head_at = front_end * at.FE_WORDS + at.D_LOG_HEAD
+        if live.done >= self._log_ends_at:
+            return
         head = int(self.ring.fe_sched[head_at])
         self.ring.log[front_end * entries + head % entries] = pack_log(live.slot, live.incarnation, token)
         yield
@@ -205,6 +210,12 @@ class AnswerBook:
             if event.reason:
                 self.final[event.handle] = event.reason
                 self._in_use.remove(event.handle.slot)
+
+    def check_ends(self, scheduler: ScriptedScheduler) -> None:
+        """Every request ended as the scheduler ended it, with every token it gave."""
+        assert not self.open
+        for handle, reason in self.final.items():
+            assert scheduler.ended[handle] == (len(self.got[handle]), reason)
 
     @property
     def open(self) -> int:

@@ -80,8 +80,10 @@ class World:
                 break
             self.scheduler.go_on(1)
             self.book.take(self.port.poll())
-        assert not self.book.open
+        self.book.check_ends(self.scheduler)
         assert self.port.live() == 0
+        assert self.port.counts()["slots_that_lost_log"] == 0
+        assert self.port.counts()["protocol_violations"] == 0
         assert not self.scheduler.violations
         self.port.beat()
         view = self.memory.view
@@ -103,7 +105,7 @@ steps = st.lists(
 
 @BOUND
 @given(
-    seed=st.integers(0, 1 << 30), hurry=st.integers(0, 40), steps=steps, log=st.sampled_from([64, 128, 1024])
+    seed=st.integers(0, 1 << 30), hurry=st.integers(0, 200), steps=steps, log=st.sampled_from([64, 128, 1024])
 )
 def test_no_token_is_missed_repeated_or_reordered(seed, hurry, steps, log):
     world = World(seed, hurry=hurry, log_entries=log)
@@ -117,6 +119,26 @@ def test_no_token_is_missed_repeated_or_reordered(seed, hurry, steps, log):
                 world.cancel_one()
             else:
                 world.scheduler.go_on(size * 20)
+        world.finish()
+    finally:
+        world.close()
+
+
+def test_a_log_that_comes_round_while_it_is_read():
+    """The scheduler laps the reader between the control read and the log read."""
+    world = World(1, hurry=0)
+    try:
+        world.submit(16, longest=60)
+        for _ in range(3):
+            world.scheduler.turn()
+            world.book.take(world.port.poll())
+        reads = iter(range(100))
+        world.meanwhile = lambda: next(reads) == 4 and world.scheduler.run(10)
+        world.port.transport._faults.meanwhile = lambda: world.meanwhile()
+        world.scheduler.turn()
+        world.book.take(world.port.poll())
+        world.meanwhile = lambda: None
+        assert world.port.counts()["log_overruns"] == 1
         world.finish()
     finally:
         world.close()

@@ -31,6 +31,9 @@ def drain(port, scheduler, book, turns=10_000):
         book.take(port.poll())
         turns -= 1
         assert turns, f"{book.open} requests never ended"
+    assert all(
+        scheduler.ended[handle] == (len(book.got[handle]), book.final[handle]) for handle in book.final
+    )
 
 
 def all_empty(memory) -> bool:
@@ -221,6 +224,15 @@ def test_a_reader_that_overslept_goes_on_by_extents(make_ring):
         assert counts["log_overruns"] >= 1
         assert counts["extent_reads"] >= 8
         assert set(book.final.values()) == {Reason.LENGTH}
+
+
+def test_log_entries_that_never_came_are_read_from_extents(ring):
+    with attached(ring) as port:
+        scheduler, book = ScriptedScheduler(ring, log_ends_at=7), AnswerBook(VOCAB)
+        for k, handle in enumerate(port.submit_many([Request(prompt(k), max_tokens=30) for k in range(8)])):
+            book.submitted(handle, prompt(k))
+        drain(port, scheduler, book)
+        assert port.counts()["slots_that_lost_log"] == 8
 
 
 def test_two_front_ends_share_a_ring(make_ring):
