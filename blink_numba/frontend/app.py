@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -75,9 +75,9 @@ async def _first_engine(link: EngineLink) -> None:
     log.warning("no engine yet: %s; requests get 503 until there is one", link.health.reason)
 
 
-def server(app: Gate, settings: FrontEndSettings) -> uvicorn.Server:
+def uvicorn_config(app: Gate, settings: FrontEndSettings) -> uvicorn.Config:
     """uvicorn with this server's limits."""
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,  # type: ignore[arg-type]
         host=settings.host,
         port=settings.port,
@@ -92,36 +92,40 @@ def server(app: Gate, settings: FrontEndSettings) -> uvicorn.Server:
         timeout_keep_alive=int(settings.keep_alive_s),
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )
-    return uvicorn.Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_ready(self.servers[0].sockets[0].getsockname()[1])
 
 
 def run(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int],
-        connector: Connector | None = None, on_ready: Callable[[], None] | None = None) -> int:  # fmt: skip
-    """Serve until SIGINT or SIGTERM; finishes what is in service first. Exit status of the process."""
+        connector: Connector | None = None, on_ready: Callable[[int], None] = lambda port: None) -> int:  # fmt: skip
+    """Serve until SIGINT or SIGTERM; finishes what is in service first.
+
+    Parameters
+    ----------
+    on_ready : callable
+        Called with the port once requests are answered.
+
+    Returns
+    -------
+    int
+        Exit status for the process.
+    """
     app, _ = build(settings, tokenizer, eos_ids, connector)
-    this = server(app, settings)
-    if on_ready is not None:
-        started = this.startup
-
-        async def startup(*arguments: Any, **options: Any) -> None:
-            await started(*arguments, **options)
-            if this.started:
-                on_ready()
-
-        this.startup = startup  # type: ignore[method-assign]
+    this = _Server(uvicorn_config(app, settings), on_ready)
+    sockets = None if settings.listen_fd is None else [socket.socket(fileno=settings.listen_fd)]
     try:
-        this.run()
+        this.run(sockets=sockets)
     except KeyboardInterrupt:
         pass  # uvicorn raises the signal again once it has drained
     return 0 if this.started else 1
-
-
-def setup_logging(level: str) -> None:
-    """Log lines of this process to standard error."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("blink_numba.access").setLevel(logging.INFO)
-
-
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which drains its children in order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

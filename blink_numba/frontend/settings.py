@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class FrontEndSettings:
     max_requests : int
         HTTP requests in service at once; more get 503.
     access_log : bool
+    cpus : tuple of int
+        Cores to run on; none: all.
+    listen_fd : int or None
+        An inherited listening socket instead of `host` and `port`.
     """
 
     model: str
@@ -65,3 +70,15 @@ class FrontEndSettings:
     max_requests: int = 4096
     access_log: bool = True
     log_level: str = "info"
+    cpus: tuple[int, ...] = ()
+    listen_fd: int | None = None
+
+    def to_json(self) -> str:
+        """For the front end's process; holds the keys, so it travels by pipe."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> FrontEndSettings:
+        """Inverse of `to_json`."""
+        given = json.loads(text)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})

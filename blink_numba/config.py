@@ -1,0 +1,174 @@
+"""Configuration of the server: flags over ``BLINK_NUMBA_*`` variables over a YAML file over defaults.
+
+Names are vLLM's where the meaning is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+if TYPE_CHECKING:
+    from blink_numba.frontend.settings import FrontEndSettings
+    from blink_numba.runtime import EngineConfig
+
+ENVIRONMENT_PREFIX = "BLINK_NUMBA_"
+
+
+class ConfigError(ValueError):
+    """A setting is unknown or out of range; the message names it and where it was found."""
+
+
+class ServeConfig(BaseModel):
+    """Everything that `blink-numba serve` can be told; one field a flag."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    # engine
+    model: str = Field("smollm2", description="Model: a name, a GGUF file or a Hugging Face folder.")
+    backend: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where one works.")
+    dummy: bool = Field(False, description="Random weights in the model's shape.")
+    max_model_len: int | None = Field(None, ge=2, description="Most tokens of prompt and answer together.")
+    max_num_seqs: int | None = Field(None, ge=1, le=4096, description="Most requests in the batch.")
+    gpu_memory_utilization: float = Field(0.9, gt=0.0, le=1.0, description="Part of the GPU's memory to use.")
+    kv_tokens: int | None = Field(None, ge=1, description="Tokens the KV cache holds, instead of a part of memory.")
+    block_size: int = Field(16, ge=1, le=1024, description="Tokens of a KV block.")
+    threads: int | None = Field(None, ge=1, description="Threads of the CPU engine.")
+    scheduling_policy: str = Field("fcfs", description="Scheduling policy.")
+    launch: Literal["faf", "tail", "while", "host", "host-pipelined"] = Field(
+        "faf", description="Launch strategy of the CUDA backend."
+    )
+    batch_invariant: bool = Field(False, description="Answers that do not depend on the batch (CUDA).")
+    slots: int = Field(1024, ge=32, le=65536, description="Slots of the ring: most requests accepted at once.")
+    ring: str | None = Field(None, description="Name of the ring in shared memory; one of this process by default.")
+
+    # front end
+    served_model_name: list[str] = Field(default_factory=list, description="Names that requests may ask for.")
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    api_key: list[str] = Field(default_factory=list, repr=False, description="Keys that are let in; none: everybody.")
+    max_body_size: int = Field(4 << 20, ge=1024, description="Most bytes of a request's body.")
+    request_timeout: float | None = Field(None, gt=0.0, description="Deadline of every request, in seconds.")
+    queue_timeout: float = Field(5.0, ge=0.0, description="Seconds to wait for room in the ring before a 503.")
+    write_timeout: float = Field(30.0, gt=0.0, description="Seconds a client may stop reading.")
+    header_timeout: float = Field(10.0, gt=0.0, description="Seconds a client may take to send its header.")
+    body_timeout: float = Field(30.0, gt=0.0, description="Seconds a client may take to send its body.")
+    drain_timeout: float = Field(30.0, ge=0.0, description="Seconds to finish requests after SIGTERM.")
+    front_end_cpus: str | None = Field(None, description="Cores to pin the front end to, such as 0,2-3.")
+    access_log: bool = Field(True, description="A line of JSON for each request.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @field_validator("served_model_name", "api_key", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+    @field_validator("slots")
+    @classmethod
+    def _whole_doorbells(cls, value: int) -> int:
+        if value % 32:
+            raise ValueError("must be a multiple of 32")
+        return value
+
+    @property
+    def ring_name(self) -> str:
+        return self.ring or f"serve-{os.getpid()}"
+
+    def engine(self) -> EngineConfig:
+        """The engine's part."""
+        from blink_numba.runtime import EngineConfig
+
+        return EngineConfig(
+            model=self.model, backend=self.backend, ring_name=self.ring_name, slots=self.slots,
+            max_seats=self.max_num_seqs, max_model_len=self.max_model_len, kv_tokens=self.kv_tokens,
+            block_size=self.block_size, threads=self.threads, policy=self.scheduling_policy,
+            launch=self.launch, dummy=self.dummy, batch_invariant=self.batch_invariant,
+        )  # fmt: skip
+
+    def front_end(self) -> FrontEndSettings:
+        """The front end's part."""
+        from blink_numba.frontend.settings import FrontEndSettings
+
+        return FrontEndSettings(
+            model=self.model, served_names=tuple(self.served_model_name) or (self.model,), ring=self.ring_name,
+            host=self.host, port=self.port, api_keys=tuple(self.api_key), max_body_bytes=self.max_body_size,
+            header_timeout_s=self.header_timeout, body_timeout_s=self.body_timeout,
+            write_timeout_s=self.write_timeout, queue_timeout_s=self.queue_timeout,
+            request_timeout_s=self.request_timeout, drain_timeout_s=self.drain_timeout,
+            access_log=self.access_log, log_level=self.log_level, cpus=parse_cpus(self.front_end_cpus),
+        )  # fmt: skip
+
+
+def load_config(flags: Mapping[str, Any], file: Path | None = None,
+                environment: Mapping[str, str] | None = None) -> ServeConfig:  # fmt: skip
+    """Merge all sources.
+
+    Parameters
+    ----------
+    flags : mapping
+        Settings given on the command line; None means not given.
+    file : Path, optional
+        YAML file with flag names as keys, dashes or underscores.
+    environment : mapping, optional
+        `os.environ` by default; ``BLINK_NUMBA_MAX_MODEL_LEN=4096`` is ``--max-model-len 4096``.
+
+    Raises
+    ------
+    ConfigError
+    """
+    environment = os.environ if environment is None else environment
+    merged: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for name, value in _from_file(file).items():
+        merged[name], origin[name] = value, f"{file}"
+    for name in ServeConfig.model_fields:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if environment.get(variable):
+            merged[name], origin[name] = environment[variable], variable
+    for name, value in flags.items():
+        if value is not None and value != []:
+            merged[name], origin[name] = value, f"--{name.replace('_', '-')}"
+    try:
+        return ServeConfig(**merged)
+    except ValidationError as error:
+        finding = error.errors(include_url=False)[0]
+        name = str(finding["loc"][0]) if finding["loc"] else ""
+        if finding["type"] == "extra_forbidden":
+            raise ConfigError(f"{origin.get(name, name)}: there is no setting {name!r}") from None
+        message = finding["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{origin.get(name, name)}={merged.get(name)!r}: {message}") from None
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        content = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"{file} must be a mapping of settings, such as 'max-model-len: 4096'")
+    return {key.replace("-", "_"): value for key, value in content.items()}
+
+
+def parse_cpus(text: str | None) -> tuple[int, ...]:
+    """``0,2-3`` as (0, 2, 3)."""
+    if not text:
+        return ()
+    cpus: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            cpus.extend(range(int(first), int(last or first) + 1))
+    except ValueError:
+        raise ConfigError(f"--front-end-cpus={text!r} must look like 0,2-3") from None
+    return tuple(cpus)
