@@ -67,14 +67,17 @@ class _Block:
 
     def __init__(self, function, arguments, at, grid, shape, spans) -> None:
         self.function, self.arguments, self.shape, self.spans = function, arguments, shape, spans
-        self.at, self.grid = SimpleNamespace(**dict(zip("xyz", at))), SimpleNamespace(**dict(zip("xyz", grid)))
+        self.at, self.grid = (
+            SimpleNamespace(**dict(zip("xyz", at))),
+            SimpleNamespace(**dict(zip("xyz", grid))),
+        )
         self.shared = _GARBAGE.integers(0, 256, SHARED_BYTES, dtype=np.uint8)
         self.shared_used = 0
         self.shared_arrays: dict = {}
         self.threads = [_Thread(self, index) for index in range(math.prod(shape))]
 
     def run(self) -> None:
-        ready = {thread: None for thread in self.threads}
+        ready = dict.fromkeys(self.threads)
         while ready:
             for thread, value in ready.items():
                 thread.waiting = thread.switch() if value is None else thread.switch(value[0])
@@ -88,7 +91,7 @@ class _Block:
         """Let happen what all its threads have come to; their results."""
         alive = [thread for thread in self.threads if not thread.dead]
         if alive and all(thread.waiting and thread.waiting[0] == "barrier" for thread in alive):
-            return {thread: (None,) for thread in alive}
+            return dict.fromkeys(alive, (None,))
         released: dict = {}
         for first in range(0, len(self.threads), WARP):
             warp = self.threads[first : first + WARP]
@@ -159,7 +162,9 @@ def _multiply_add(warp):
     results = []
     for lane in range(WARP):
         group, column = lane // 4, 2 * (lane % 4)
-        results.append((d[group, column], d[group, column + 1], d[group + 8, column], d[group + 8, column + 1]))
+        results.append(
+            (d[group, column], d[group, column + 1], d[group + 8, column], d[group + 8, column + 1])
+        )
     return results
 
 
@@ -183,7 +188,7 @@ def _check_global(address: int, size: int) -> None:
 
 
 def _copy_async(to, source, size) -> None:
-    assert to % 16 == 0 and source % 16 == 0, "copies must be 16-byte aligned"
+    assert (int(to) | int(source)) % 16 == 0, "copies must be 16-byte aligned"
     if size:
         _check_global(int(source), int(size))
     getcurrent().copies.append((int(to), int(source), int(size)))
@@ -217,7 +222,9 @@ def _float_of(bits: int) -> np.float32:
 
 class _Ptx:
     address = staticmethod(lambda array: int(array.ctypes.data))
-    shared_address = staticmethod(lambda array: int(array.ctypes.data - getcurrent().block.shared.ctypes.data))
+    shared_address = staticmethod(
+        lambda array: int(array.ctypes.data - getcurrent().block.shared.ctypes.data)
+    )
     copy_async = staticmethod(_copy_async)
     copy_commit = staticmethod(_copy_commit)
     matrix_load = staticmethod(lambda at: _collective("matrix_load", int(at)))
