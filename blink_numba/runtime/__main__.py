@@ -1,0 +1,95 @@
+"""The engine's process: ``python -m blink_numba.runtime [--attach] [--report-fd N] CONFIG``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+
+from blink_numba.errors import EngineStartError
+from blink_numba.runtime.config import EngineConfig
+from blink_numba.runtime.local import LocalEngine
+
+DRAIN_S = 20.0
+LOOK_S = 0.2
+FAULT_STATUS = 70  # the scheduler faulted and cannot go on here: a new process must take over
+
+
+class _Reporter:
+    """Lines of JSON to the parent; to nobody once it has gone."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._pipe = None if descriptor is None else os.fdopen(descriptor, "w", encoding="utf-8")
+
+    def __call__(self, **message: object) -> None:
+        if self._pipe is None:
+            return
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._pipe.write(json.dumps(message) + "\n")
+            self._pipe.flush()
+
+
+def main() -> int:
+    """Run an engine until it is told to stop, its parent dies, or it cannot go on."""
+    parser = argparse.ArgumentParser(prog="python -m blink_numba.runtime")
+    parser.add_argument("config", help="EngineConfig as JSON")
+    parser.add_argument("--attach", action="store_true", help="go on with the ring of an engine that died")
+    parser.add_argument("--report-fd", type=int, help="file descriptor for progress, readiness and failure")
+    options = parser.parse_args()
+    logging.basicConfig(
+        level=os.environ.get("BLINK_NUMBA_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    report = _Reporter(options.report_fd)
+    asked = threading.Event()
+    drain = [True]
+
+    def on_signal(number: int, frame: object) -> None:
+        drain[0] = number == signal.SIGTERM
+        asked.set()
+
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        engine = LocalEngine(
+            EngineConfig.from_json(options.config),
+            lambda line: report(progress=line),
+            attach=options.attach,
+        )
+    except EngineStartError as error:
+        report(failure=str(error))
+        return 1
+    report(
+        ready={
+            "backend": engine.backend,
+            "ring": engine.ring_name,
+            "seats": engine.spec.seats,
+            "max_model_len": engine.spec.max_model_len,
+            "blocks": engine.spec.blocks,
+            "block_size": engine.spec.block_size,
+        }
+    )
+    told: str | None = None
+    while not asked.wait(LOOK_S):
+        if engine.failure() != told:
+            told = engine.failure()
+            report(failure=told)
+        if not engine.running():
+            logging.getLogger("blink_numba.engine").error("the engine ends: %s", engine.failure())
+            os._exit(FAULT_STATUS)  # the ring stays, and with it what is queued; threads may hang
+        if os.getppid() != parent:
+            drain[0] = False
+            break
+    engine.stop(DRAIN_S, drain=drain[0])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

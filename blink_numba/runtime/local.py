@@ -1,0 +1,233 @@
+"""An engine in this process: model, ring, scheduler, and the watchdog that only looks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from blink_numba.errors import EngineStartError
+from blink_numba.models import ModelError, load_model
+from blink_numba.runtime.config import EngineConfig
+from blink_numba.runtime.probe import cuda_usable
+from graphs.step_io import EngineSpec
+from rdma.fencing import declare_dead, front_end_is_dead
+from ring import layout as at
+from ring.memory import RingError, RingMemory
+from ring.recorder import entries
+from ring.views import RingView
+from scheduler import state as sc
+from scheduler.policy import named_policy
+from scheduler.recovery import adopt
+
+logger = logging.getLogger("blink_numba.engine")
+
+LOOK_S = 0.1  # how often the watchdog looks
+MAX_RESTARTS = 5  # in place, within
+RESTART_WINDOW_S = 60.0
+_ERRORS = {
+    sc.ERROR_STEP_DEADLINE: "step {argument} passed its deadline",
+    sc.ERROR_LAUNCH: "launching a graph failed with code {argument}",
+    sc.ERROR_ENGINE: "the engine reported error {argument}",
+}
+
+
+class Backend(Protocol):
+    """What runs a scheduler and its engine on one target."""
+
+    name: str
+    spec: EngineSpec
+
+    def new_state(self, geometry, placement: int) -> np.ndarray: ...
+    def start(self, words: np.ndarray, ring: RingView) -> None: ...
+    def verdict(self) -> int | None: ...
+    def restart(self, deadline_s: float) -> bool: ...
+    def join(self, deadline_s: float) -> bool: ...
+    def close(self) -> None: ...
+
+
+def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backend:
+    """Load the model and prepare the backend that a configuration asks for.
+
+    Raises
+    ------
+    EngineStartError
+        With the remedy.
+    """
+    kind = config.backend
+    if kind == "auto":
+        kind = "cuda" if cuda_usable() is None else "cpu"
+    elif kind == "cuda" and (reason := cuda_usable()) is not None:
+        raise EngineStartError(f"the cuda backend cannot run here: {reason}")
+    try:
+        progress(f"loading {config.model}")
+        model = load_model(config.model, dummy=config.dummy)
+        policy = named_policy(config.policy)
+        if kind == "cuda":
+            from blink_numba.runtime.cuda import CudaBackend
+
+            return CudaBackend(model, config, policy, progress)
+        from blink_numba.runtime.cpu import CpuBackend
+
+        return CpuBackend(model, config, policy, progress)
+    except (ModelError, ValueError, MemoryError) as error:
+        raise EngineStartError(str(error)) from error
+
+
+class LocalEngine:
+    """An engine with its ring, running in this process. A context manager.
+
+    Parameters
+    ----------
+    config : EngineConfig
+    progress : callable, optional
+        Takes a line of text at each stage of the start.
+    attach : bool
+        Go on with a ring whose engine died, keeping what is queued there, instead of making one.
+
+    Attributes
+    ----------
+    ring : RingMemory
+    spec : EngineSpec
+    backend : str
+        ``"cpu"`` or ``"cuda"``.
+    ring_name : str
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        progress: Callable[[str], None] = lambda line: None,
+        *,
+        attach: bool = False,
+    ) -> None:
+        self.config = config
+        self.ring_name = config.ring_name
+        self._failure: str | None = None
+        self._restarts: list[float] = []
+        self._closing = threading.Event()
+        self._backend = make_backend(config, progress)
+        self.backend = self._backend.name
+        self.spec = self._backend.spec
+        try:
+            self.ring = self._attach(progress) if attach else self._create()
+        except (RingError, ValueError) as error:
+            self._backend.close()
+            raise EngineStartError(str(error)) from error
+        self._backend.start(self.ring.words, self.ring.view)
+        self._watchdog = threading.Thread(target=self._watch, name="blink-numba-watchdog", daemon=True)
+        self._watchdog.start()
+
+    def _create(self) -> RingMemory:
+        geometry = self.config.geometry(self.spec.max_model_len)
+        ring = RingMemory.create(
+            self.config.ring_name,
+            geometry,
+            max_model_len=self.spec.max_model_len,
+            vocab_size=self.spec.vocab_size,
+        )
+        self._backend.new_state(geometry, at.HOST_PLACEMENT)
+        return ring
+
+    def _attach(self, progress: Callable[[str], None]) -> RingMemory:
+        ring = RingMemory.attach(self.config.ring_name)
+        if ring.owner_alive():
+            raise RingError(f"ring {ring.path} still has a living engine")
+        info = ring.view.info
+        if (info[at.I_MAX_MODEL_LEN], info[at.I_VOCAB_SIZE]) != (self.spec.max_model_len, self.spec.vocab_size):
+            raise RingError(f"ring {ring.path} was made for another model or context length")
+        ring.adopt()
+        words = self._backend.new_state(ring.geometry, at.HOST_PLACEMENT)
+        kept, ended = adopt(ring.view, sc.state_view(words), time.monotonic_ns())
+        ring.view.command[at.C_STOP] = at.RUN
+        progress(f"took over the ring: {kept} queued requests kept, {ended} in service ended with an error")
+        return ring
+
+    # --- the watchdog ---
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            self._bury_dead_front_ends()
+            verdict = self._backend.verdict()
+            if verdict is None:
+                continue
+            if verdict == sc.STOPPED:
+                return
+            self._report_fault()
+            if not self._restart():
+                return
+
+    def _bury_dead_front_ends(self) -> None:
+        for front_end in range(self.ring.geometry.front_ends):
+            if front_end_is_dead(self.ring.view, front_end):
+                logger.warning("front end %d died: its requests are ended", front_end)
+                declare_dead(self.ring.view, front_end)
+
+    def _report_fault(self) -> None:
+        status = self.ring.view.status
+        error, argument = int(status[at.S_ERROR]), int(status[at.S_ERROR_ARG])
+        reason = _ERRORS.get(error, "the scheduler stopped: error {error}").format(argument=argument, error=error)
+        logger.error("scheduler fault: %s", reason)
+        for entry in entries(self.ring.view.flight)[-8:]:
+            logger.error("  %d %s %s", entry.number, entry.event.name, entry.arguments)
+        self._failure = reason
+
+    def _restart(self) -> bool:
+        now = time.monotonic()
+        self._restarts = [when for when in self._restarts if now - when < RESTART_WINDOW_S]
+        if len(self._restarts) >= MAX_RESTARTS:
+            self._failure = f"{self._failure}; given up after {MAX_RESTARTS} restarts within a minute"
+            logger.error("%s", self._failure)
+            return False
+        self._restarts.append(now)
+        if not self._backend.restart(deadline_s=5.0):
+            self._failure = f"{self._failure}; the engine does not come back: a new process must take over"
+            logger.error("%s", self._failure)
+            return False
+        logger.warning("scheduler restarted in place; queued requests kept, those in service ended with an error")
+        return True
+
+    # --- for its owner ---
+
+    def failure(self) -> str | None:
+        """The last fault in one line, None if there was none."""
+        return self._failure
+
+    def running(self) -> bool:
+        """Whether the scheduler turns (it may be between a fault and its restart)."""
+        return self._watchdog.is_alive()
+
+    def stop(self, deadline_s: float = 10.0, *, drain: bool = True) -> bool:
+        """Stop: let live requests finish (or end them), then leave nothing behind.
+
+        Returns
+        -------
+        bool
+            Whether all live requests ended in time; if not they end with SHUTDOWN.
+        """
+        if self._closing.is_set():
+            return True
+        command = self.ring.view.command
+        drained = False
+        if drain:
+            command[at.C_STOP] = at.DRAIN
+            drained = self._backend.join(deadline_s)
+        if not drained:
+            command[at.C_STOP] = at.STOP
+            if not self._backend.join(deadline_s):
+                logger.error("the scheduler did not stop within %.0f s", deadline_s)
+        self._closing.set()
+        self._watchdog.join(5.0)
+        self._backend.close()
+        self.ring.close()
+        return drained or not drain
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop(drain=False)

@@ -1,0 +1,169 @@
+"""The engine as a process of its own: started, watched, replaced when it dies.
+
+Child and parent speak over a pipe, a JSON object a line: ``{"progress": text}``,
+``{"ready": {…}}``, ``{"failure": text}``. The log goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from blink_numba.errors import EngineStartError
+from blink_numba.runtime.config import EngineConfig
+from ring.memory import ring_path
+
+START_DEADLINE_S = 600.0
+
+
+class EngineProcess:
+    """An engine in a child process. Use `spawn`; a context manager.
+
+    Attributes
+    ----------
+    config : EngineConfig
+    ring_name : str
+    info : dict
+        What the engine said when it became ready: backend, model, shapes.
+    """
+
+    def __init__(self, config: EngineConfig, child: subprocess.Popen, pipe: int) -> None:
+        self.config = config
+        self.ring_name = config.ring_name
+        self.info: dict[str, Any] = {}
+        self._child = child
+        self._ready = threading.Event()
+        self._failure: str | None = None
+        self._on_progress: Callable[[str], None] = lambda line: None
+        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def spawn(cls, config: EngineConfig, *, attach: bool = False) -> EngineProcess:
+        """Start the engine's process; returns at once (see `wait_ready`).
+
+        Parameters
+        ----------
+        attach : bool
+            Go on with the ring of an engine that died.
+        """
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "blink_numba.runtime", "--report-fd", str(write_end)]
+        if attach:
+            command.append("--attach")
+        child = subprocess.Popen(
+            [*command, config.to_json()],
+            pass_fds=(write_end,),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C goes to the parent, which stops the engine in order
+        )
+        os.close(write_end)
+        return cls(config, child, read_end)
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, encoding="utf-8") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if "progress" in message:
+                    self._on_progress(message["progress"])
+                elif "ready" in message:
+                    self.info = message["ready"]
+                    self._ready.set()
+                elif "failure" in message:
+                    self._failure = message["failure"]
+        self._ready.set()  # the pipe is closed: it will never be more ready than now
+
+    def wait_ready(
+        self, deadline_s: float = START_DEADLINE_S, on_progress: Callable[[str], None] | None = None
+    ) -> None:
+        """Wait until the engine serves.
+
+        Raises
+        ------
+        EngineStartError
+            It ended, or was not ready in time (it is then ended).
+        """
+        if on_progress is not None:
+            self._on_progress = on_progress
+        self._ready.wait(deadline_s)
+        if self.info:
+            return
+        self.kill()
+        raise EngineStartError(self._failure or f"the engine was not ready within {deadline_s:.0f} s")
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._child.pid
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child.poll() is None
+
+    def failure(self) -> str | None:
+        """Why it ended, or its last fault, in one line; None if all was well."""
+        code = self._child.poll()
+        if code is None or code == 0:
+            return self._failure
+        if self._failure:
+            return self._failure
+        if code < 0:
+            return f"the engine was ended by signal {signal.Signals(-code).name}"
+        return f"the engine ended with status {code}"
+
+    def replace(self) -> EngineProcess:
+        """Start a new process on the ring of this one, which has ended; queued requests are kept."""
+        self.kill()
+        return EngineProcess.spawn(self.config, attach=True)
+
+    def stop(self, deadline_s: float = 30.0, *, drain: bool = True) -> bool:
+        """Stop the engine: drain (SIGTERM) or end live requests (SIGINT); kill it at the deadline.
+
+        Returns
+        -------
+        bool
+            Whether it ended by itself.
+        """
+        if self.alive():
+            self._child.send_signal(signal.SIGTERM if drain else signal.SIGINT)
+            try:
+                self._child.wait(deadline_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self._remove_ring()
+                return False
+        self._remove_ring()
+        return True
+
+    def kill(self) -> None:
+        """End the process now; its ring stays, for `replace`."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+        self._child.wait()
+
+    def _remove_ring(self) -> None:
+        ring_path(self.ring_name).unlink(missing_ok=True)
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop(drain=False)
+
+
+def wait_for(condition: Callable[[], bool], deadline_s: float, step_s: float = 0.01) -> bool:
+    """Poll a condition until it holds or the deadline passes. Whether it held."""
+    give_up = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= give_up:
+            return False
+        time.sleep(step_s)
+    return True
