@@ -14,6 +14,7 @@ import time
 from ring import layout as at
 from ring.atomics import load_acquire, store_release
 from ring.jit import njit
+from ring.memory import process_start_ticks
 from ring.views import RingView
 
 
@@ -27,6 +28,18 @@ def _raise_fence(fe_fence, line):
 @njit
 def _drained(fe_sched, line):
     return load_acquire(fe_sched, line)  # pairs with the scheduler's release of `drained`
+
+
+def front_end_is_dead(view: RingView, front_end: int) -> bool:
+    """Whether a front end of this host ended without leaving its place.
+
+    A front end on another host writes no pid; who runs its connection declares its death.
+    """
+    port = view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
+    pid = int(port[at.P_PID])
+    if pid <= 0 or int(port[at.P_GENERATION]) != int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE]):
+        return False
+    return process_start_ticks(pid) != int(port[at.P_STARTED])
 
 
 def declare_dead(view: RingView, front_end: int) -> int:
