@@ -131,7 +131,7 @@ class Serving:
 
         self._config = config
         self._progress = on_progress
-        self._spawn_engine = lambda: EngineProcess.spawn(config.engine())
+        self._spawn_engine = EngineProcess.spawn
         self._settings = config.front_end()
         self._restarts: deque[float] = deque(maxlen=RESTARTS)
         self._stopping = False
@@ -159,18 +159,17 @@ class Serving:
         ServingError, EngineStartError
         """
         try:
-            self._start_engine()
+            self._engine = self._spawn_engine(self._config.engine())
+            self._engine.wait_ready(ENGINE_START_S, self._progress)
             self._start_front_end()
         except BaseException:
             self.stop()
             raise
 
-    def _start_engine(self) -> None:
-        self._engine = self._spawn_engine()
-        self._engine.wait_ready(ENGINE_START_S, self._progress)
-
     def _start_front_end(self) -> None:
-        self._front_end = FrontEndProcess(self._settings, self._listening)
+        assert self._engine is not None
+        settings = replace(self._settings, kv_blocks=self._engine.info.get("blocks", 0))
+        self._front_end = FrontEndProcess(settings, self._listening)
         self._front_end.wait_ready(FRONT_END_START_S)
 
     def watch(self) -> None:
@@ -186,8 +185,8 @@ class Serving:
             if not self._engine.alive():
                 log.error("the engine ended: %s", self._engine.failure())
                 self._again("engine")
-                self._engine.stop(1.0)
-                self._start_engine()
+                self._engine = self._engine.replace()
+                self._engine.wait_ready(ENGINE_START_S, self._progress)
                 log.info("the engine is back")
             elif not self._front_end.alive():
                 log.error("the front end (process %d) ended", self._front_end.pid)

@@ -38,7 +38,7 @@ def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[i
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        link.start(asyncio.get_running_loop())
+        link.start(asyncio.get_running_loop().call_soon_threadsafe)
         await _first_engine(link)
         yield
         await asyncio.to_thread(link.stop, 5.0)

@@ -9,11 +9,11 @@ is used again at once; one that made a new ring is attached to.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class EngineGone(RuntimeError):
 
 
 class Sink(Protocol):
-    """Who receives the news of a submission; called on the event loop's thread."""
+    """Who receives the news of a submission, on the thread that `EngineLink.start` was given."""
 
     def progress(self, tokens: list[int], reason: Reason, when: float) -> None: ...
     def failed(self, error: Exception) -> None: ...
@@ -152,7 +152,7 @@ class EngineLink:
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call: Callable[..., object] = _call_here
         self._port: FrontEndPort | None = None
         self._live: dict[Handle, Submission] = {}
         self._waiting: deque[Submission] = deque()
@@ -163,11 +163,20 @@ class EngineLink:
         # Of the engine seen last; 0 before the first one.
         self.max_model_len = self.vocab_size = self.blocks = 0
 
-    # --- the event loop's side ---
+    # --- the user's side ---
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; `loop` receives all news."""
-        self._loop = loop
+    def start(self, call: Callable[..., object] | None = None) -> None:
+        """Begin.
+
+        Parameters
+        ----------
+        call : callable
+            ``call(function, *arguments)`` has a function called where the sinks live, such as
+            an event loop's ``call_soon_threadsafe``; sinks are called by the progress thread
+            itself by default.
+        """
+        if call is not None:
+            self._call = call
         self._thread.start()
 
     def stop(self, deadline_s: float) -> None:
@@ -274,10 +283,9 @@ class EngineLink:
                 if submission.handle in self._live and self._port is not None:
                     self._port.cancel(submission.handle)
         fresh = [submission for submission in fresh if not submission.cancelled]
-        if self._waiting:
-            self._waiting.extend(fresh)  # those before them go first
-        else:
-            self._place(fresh)
+        room = 0 if self._waiting else self._port.free_slots() if self._port is not None else 0
+        self._place(fresh[:room])
+        self._waiting.extend(fresh[room:])  # behind those that wait already
         return True
 
     def _place(self, submissions: list[Submission]) -> None:
@@ -298,17 +306,28 @@ class EngineLink:
                 if submission.cancelled:  # while it was being placed
                     self._port.cancel(outcome)
         if failed:
-            self._call(self._deliver_failures, failed)
+            self._tell(self._deliver_failures, failed)
 
     def _retry(self, now: float) -> None:
+        """Place what waits, oldest first, as far as there is room; give up on what waited too long."""
+        assert self._port is not None
         self._next_retry = now + FULL_RETRY_S
-        waiting = [submission for submission in self._waiting if not submission.cancelled]
-        late = [submission for submission in waiting if submission.give_up <= now]
-        self._waiting.clear()
-        self._place([submission for submission in waiting if submission.give_up > now])
+        late: list[tuple[Sink, Exception]] = []
+        while self._waiting and (self._waiting[0].cancelled or self._waiting[0].give_up <= now):
+            submission = self._waiting.popleft()
+            if not submission.cancelled:
+                late.append((submission.sink, RingFull(
+                    "the server is full: its ring had no room for this request in time; try again later"
+                )))  # fmt: skip
+        free = self._port.free_slots()
+        chosen = list(islice(self._waiting, free))
+        for _ in chosen:
+            self._waiting.popleft()
+        rest, self._waiting = self._waiting, deque()
+        self._place([submission for submission in chosen if not submission.cancelled])
+        self._waiting.extend(rest)
         if late:
-            full = RingFull("the server is full: every slot of its ring is in use; try again later")
-            self._call(self._deliver_failures, [(submission.sink, full) for submission in late])
+            self._tell(self._deliver_failures, late)
 
     def _hand_over(self, events: list) -> None:
         when = time.monotonic()
@@ -319,7 +338,7 @@ class EngineLink:
             if submission is not None and not submission.cancelled:
                 batch.append((submission.sink, event.tokens.tolist(), event.reason))
         if batch:
-            self._call(self._deliver, batch, when)
+            self._tell(self._deliver, batch, when)
 
     def _look_at_heartbeat(self, now: float) -> None:
         assert self._port is not None
@@ -363,7 +382,7 @@ class EngineLink:
                 self._port.cancel(submission.handle)
         self._waiting.clear()
         if failures:
-            self._call(self._deliver_failures, failures)
+            self._tell(self._deliver_failures, failures)
 
     def _fail_commands(self) -> None:
         if self._port is not None or not self._commands:
@@ -374,7 +393,7 @@ class EngineLink:
             command, submission = self._commands.popleft()
             if command == "submit":
                 failures.append((submission.sink, gone))
-        self._call(self._deliver_failures, failures)
+        self._tell(self._deliver_failures, failures)
 
     def _close(self) -> None:
         port, self._port = self._port, None
@@ -384,14 +403,13 @@ class EngineLink:
             except TransportError:
                 pass  # the engine went first: nothing is left to release
 
-    def _call(self, function: Callable, *arguments: object) -> None:
-        assert self._loop is not None
+    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(function, *arguments)
+            self._call(function, *arguments)
         except RuntimeError:
-            self._stopping = True  # the loop is closed: nobody listens any more
+            self._stopping = True  # the event loop is closed: nobody listens any more
 
-    # --- on the event loop ---
+    # --- where the sinks live ---
 
     @staticmethod
     def _deliver(batch: list[tuple[Sink, list[int], Reason]], when: float) -> None:
@@ -402,3 +420,7 @@ class EngineLink:
     def _deliver_failures(failures: list[tuple[Sink, Exception]]) -> None:
         for sink, error in failures:
             sink.failed(error)
+
+
+def _call_here(function: Callable[..., None], *arguments: object) -> None:
+    function(*arguments)

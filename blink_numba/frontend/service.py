@@ -297,12 +297,13 @@ class Service:
 
     def _gauges(self) -> list[tuple[str, str, float]]:
         link, status = self.link, self.link.health.status
+        blocks = self.settings.kv_blocks or link.blocks
         gauges = [
             ("vllm:num_requests_running", "Requests in the batch", status.seats_used if status else 0),
             ("vllm:num_requests_waiting", "Requests that wait for a seat or a slot",
              link.waiting + (status.waiting if status else 0)),
             ("vllm:kv_cache_usage_perc", "Part of the KV blocks in use, 0 … 1",
-             1.0 - status.blocks_free / link.blocks if status and link.blocks else 0.0),
+             1.0 - status.blocks_free / blocks if status and blocks else 0.0),
             ("blink_numba:healthy", "1 while the scheduler's heartbeat moves", int(link.health.ok)),
             ("blink_numba:ring_slots_used", "Slots of this front end in use", link.live),
             ("blink_numba:ring_waiting", "Requests that wait for a free slot", link.waiting),

@@ -45,6 +45,8 @@ class FrontEndSettings:
         Cores to run on; none: all.
     listen_fd : int or None
         An inherited listening socket instead of `host` and `port`.
+    kv_blocks : int
+        KV blocks of the engine; 0 where it is not known.
     """
 
     model: str
@@ -64,7 +66,7 @@ class FrontEndSettings:
     request_timeout_s: float | None = None
     drain_timeout_s: float = 30.0
     heartbeat_timeout_s: float = 1.5
-    engine_grace_s: float = 1.0
+    engine_grace_s: float = 20.0
     stall_timeout_s: float = 60.0
     max_choices: int = 128
     max_requests: int = 4096
@@ -72,6 +74,7 @@ class FrontEndSettings:
     log_level: str = "info"
     cpus: tuple[int, ...] = ()
     listen_fd: int | None = None
+    kv_blocks: int = 0
 
     def to_json(self) -> str:
         """For the front end's process; holds the keys, so it travels by pipe."""
