@@ -21,13 +21,9 @@ SLEEP_NS_SHORT = 50_000
 SLEEP_NS_LONG = 500_000
 SPINS_BEFORE_LONG_SLEEP = 2_000
 
-# The model checker replaces this by its scheduler; called as hook(operation, array, index).
-switch_hook = None
-
-
-def _switch(operation: str, array, index) -> None:
-    if switch_hook is not None:
-        switch_hook(operation, array, index)
+# In the pure-Python copy (`ring.python_copy`) the model checker puts an object here, whose
+# methods of the same names and arguments take the place of the bodies below.
+interposer = None
 
 
 # --- the primitives -------------------------------------------------------------------------
@@ -35,31 +31,38 @@ def _switch(operation: str, array, index) -> None:
 
 def load_relaxed(array, index):
     """Read a word that another agent may write; orders nothing."""
-    _switch("load_relaxed", array, index)
+    if interposer is not None:
+        return interposer.load_relaxed(array, index)
     return array[index]
 
 
 def load_acquire(array, index):
     """Read a word; what its releaser wrote before is visible after."""
-    _switch("load_acquire", array, index)
+    if interposer is not None:
+        return interposer.load_acquire(array, index)
     return array[index]
 
 
 def store_relaxed(array, index, value):
     """Write a word that another agent may read; orders nothing."""
-    _switch("store_relaxed", array, index)
+    if interposer is not None:
+        return interposer.store_relaxed(array, index, value)
     array[index] = value
+    return None
 
 
 def store_release(array, index, value):
     """Write a word; everything written before is visible to who acquires it."""
-    _switch("store_release", array, index)
+    if interposer is not None:
+        return interposer.store_release(array, index, value)
     array[index] = value
+    return None
 
 
 def compare_and_swap(array, index, expected, desired):
     """Acquire-release CAS; the word's value before (equal to `expected` on success)."""
-    _switch("compare_and_swap", array, index)
+    if interposer is not None:
+        return interposer.compare_and_swap(array, index, expected, desired)
     before = array[index]
     if before == expected:
         array[index] = desired
@@ -68,7 +71,8 @@ def compare_and_swap(array, index, expected, desired):
 
 def fetch_add(array, index, value):
     """Acquire-release addition; the word's value before."""
-    _switch("fetch_add", array, index)
+    if interposer is not None:
+        return interposer.fetch_add(array, index, value)
     before = array[index]
     array[index] = before + value
     return before
@@ -76,22 +80,27 @@ def fetch_add(array, index, value):
 
 def fence():
     """Order all accesses before against all after, for observers on this processor or device."""
-    _switch("fence", None, 0)
+    if interposer is not None:
+        interposer.fence()
 
 
 def lane_barrier():
     """Wait for all lanes of this scheduler; orders their accesses. One lane: nothing."""
-    _switch("lane_barrier", None, 0)
+    if interposer is not None:
+        interposer.lane_barrier()
 
 
 def now_ns():
     """Monotonic time in nanoseconds (int64); comparable within one machine and target only."""
+    if interposer is not None:
+        return interposer.now_ns()
     return time.monotonic_ns()
 
 
 def pause(spins):
     """Give way in a spin loop; `spins` is how often this wait has looked so far."""
-    _switch("pause", None, spins)
+    if interposer is not None:
+        interposer.pause(spins)
 
 
 # --- CPU: LLVM atomics ----------------------------------------------------------------------
