@@ -76,3 +76,30 @@ def lowered_to_known_isa(ptx: str, ptxas: str) -> str:
     if tuple(map(int, found[1].split("."))) <= tuple(map(int, newest.split("."))):
         return ptx
     return ptx.replace(found[0], f".version {newest}", 1)
+
+
+def link_with_device_runtime(ltoir: bytes) -> bytes:
+    """Cubin of a kernel's LTO-IR and ``libcudadevrt.a``; raises what the linker says is missing."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    from graphs.device_launch import device_runtime_library
+
+    linker = Linker(
+        ObjectCode.from_ltoir(ltoir),
+        ObjectCode.from_library(device_runtime_library()),
+        options=LinkerOptions(arch="sm_90", link_time_optimization=True),
+    )
+    return bytes(linker.link("cubin").code)
+
+
+def loops_with(ptx: str, instruction: str) -> int:
+    """How many times `instruction` stands between a label and a later branch back to it."""
+    lines = [line.strip() for line in ptx.splitlines()]
+    labels = {line[:-1]: at for at, line in enumerate(lines) if line.endswith(":")}
+    spans = []
+    for at, line in enumerate(lines):
+        branch = re.search(r"\bbra(?:\.uni)?\s+(\S+);", line)
+        if branch and labels.get(branch[1], at) < at:
+            spans.append((labels[branch[1]], at))
+    hits = [at for at, line in enumerate(lines) if line.startswith(instruction)]
+    return sum(any(first < at < last for first, last in spans) for at in hits)
