@@ -14,10 +14,11 @@ from cuda.bindings import driver as _driver  # pyright: ignore[reportAttributeAc
 # typed Any: what Numba does to Python functions is beyond a type checker
 driver: Any = _driver
 intrinsic: Any = numba.cuda.extending.intrinsic
+cuda_overload: Any = numba.cuda.extending.overload
 types: Any = numba.types
 cuda: Any = numba.cuda
 
-__all__ = ["CudaError", "check", "cuda", "driver", "intrinsic", "new_stream", "types"]
+__all__ = ["CudaError", "check", "cuda", "cuda_overload", "driver", "intrinsic", "new_stream", "types"]
 
 
 class CudaError(RuntimeError):

@@ -8,15 +8,20 @@ functions link against it. All return the driver's error code as int64, 0 for su
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import llvmlite.binding
+import numpy as np
 from numba import types
+from numba.extending import overload
 
 from graphs._cuda import CudaError, check, driver
+from graphs.launcher import launch
 from ring.jit import njit
 
 _LIBRARY = "libcuda.so.1"
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+L_WINDOW, L_STREAM, L_CONTEXT = 0, 1, 2  # words of a host launcher's core
 
 _graph_launch = types.ExternalFunction("cuGraphLaunch", types.int32(types.intp, types.intp))
 _stream_synchronize = types.ExternalFunction("cuStreamSynchronize", types.int32(types.intp))
@@ -48,6 +53,19 @@ def use_context(context):
 def launch_from_host(executable, stream):
     """Enqueue a graph executable on a stream."""
     return types.int64(_graph_launch(executable, stream))
+
+
+class HostLauncher(NamedTuple):
+    """Launch from a scheduler on the CPU, on the stream whose handle is word `L_STREAM` of `core`."""
+
+    core: np.ndarray
+
+
+@overload(launch)
+def _launch_from_cpu_scheduler(launcher, table, executable):
+    if getattr(launcher, "instance_class", None) is not HostLauncher:
+        return None
+    return lambda launcher, table, executable: launch_from_host(table.handle[executable], launcher.core[L_STREAM])
 
 
 @njit

@@ -93,6 +93,8 @@ def _emulated_launch(launcher, table, executable):
 
 @overload(launch)
 def _(launcher, table, executable):
+    if getattr(launcher, "instance_class", None) is not Launcher:
+        return None  # another launcher's overload answers (`graphs.strategies`, `graphs.host_launch`)
     return lambda launcher, table, executable: _emulated_launch(launcher, table, executable)
 
 

@@ -54,14 +54,16 @@ HOST_PLACEMENT, DEVICE_PLACEMENT = 0, 1  # doorbells are scanned, or the records
 # --- STATUS: the scheduler's ---
 (S_HEARTBEAT, S_ERROR, S_ERROR_ARG, S_STEPS, S_LAUNCHES, S_WINDOWS, S_RETRIES, S_PREFILLS, S_DECODES,
  S_TOKENS, S_WAITING, S_SEATS_USED, S_BLOCKS_FREE, S_FINISHED, S_PREEMPTIONS, S_CLAIMS, S_PHASE,
- S_IN_FLIGHT_SINCE, S_LOOPS) = range(19)  # fmt: skip
-STATUS_WORDS = 32
-PHASE_OFF, PHASE_RUNNING, PHASE_STOPPED, PHASE_FAULTED = 0, 1, 2, 3
+ S_IN_FLIGHT_SINCE, S_LOOPS, S_POLICY, S_POLICY_WANTED, S_POLICY_NAME) = range(22)  # fmt: skip
+STATUS_WORDS = 32  # S_POLICY: last request to swap that was served; _WANTED: that no preset serves
+PHASE_OFF, PHASE_RUNNING, PHASE_STOPPED, PHASE_FAULTED, PHASE_PARKED = 0, 1, 2, 3, 4
 
 # --- COMMAND: the host's ---
 C_STOP = 0  # RUN, DRAIN or STOP
 RUN, DRAIN, STOP = 0, 1, 2  # DRAIN: end when nothing is live; STOP: end what is live, now
-COMMAND_WORDS = 8
+C_POLICY, C_POLICY_NAME = 1, 2  # number of the last request to swap the policy; its name, six words
+C_PARK = 8  # not 0: return at a step boundary with nothing in flight, and wait to be run again
+COMMAND_WORDS = 16
 
 # --- per front end, a line each ---
 FE_WORDS = LINE
