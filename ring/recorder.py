@@ -29,6 +29,7 @@ class Event(IntEnum):
     FAULT = 9  # [error, argument, 0, 0]
     DRAINED = 10  # [front end, generation, 0, 0]
     STOP = 11  # [mode, 0, 0, 0]
+    POLICY = 12  # [request to swap, preset or -1 for one that must be loaded, 0, 0]
 
 
 (
@@ -43,6 +44,7 @@ class Event(IntEnum):
     E_FAULT,
     E_DRAINED,
     E_STOP,
+    E_POLICY,
 ) = (int(event) for event in Event)
 
 

@@ -23,7 +23,20 @@ def may_try(state):
 
 
 @njit
-def admit(ring, state, io, key, may_admit, lane, lanes, now):
+def may_displace(state):
+    """Whether a waiting request could take the seat of one in service."""
+    core = state.core
+    return (
+        state.policy[sc.P_PREEMPTIVE] != 0
+        and core[sc.K_WAITING] > 0
+        and core[sc.K_DECODING] > 0
+        and core[sc.K_STOP] != at.STOP
+        and core[sc.K_STARVED] == 0
+    )
+
+
+@njit
+def admit(ring, state, io, key, may_admit, victim, lane, lanes, now):
     """Seat waiting requests, best first, while lane 0 says so in K_ADMITTING. All lanes."""
     core = state.core
     while core[sc.K_ADMITTING] != 0:
@@ -31,8 +44,12 @@ def admit(ring, state, io, key, may_admit, lane, lanes, now):
         lane_barrier()
         if lane == 0:
             slot = _best_of_lanes(state, min(lanes, sc.LANES))
-            seated = slot != sc.NO_SLOT and _try_seat(ring, state, io, may_admit, slot, now)
-            core[sc.K_ADMITTING] = 1 if seated and may_try(state) else 0
+            seated = False
+            if may_try(state):
+                seated = _try_seat(ring, state, io, may_admit, slot, now)
+            if not seated and may_displace(state):
+                _displace(ring, state, io, key, may_admit, victim, slot, now)
+            core[sc.K_ADMITTING] = 1 if seated and (may_try(state) or may_displace(state)) else 0
         lane_barrier()
 
 
@@ -41,7 +58,7 @@ def _find_best(state, key, lane, lanes):
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for index in range(lane, state.core[sc.K_WAITING], lanes):
         slot = state.waiting[index]
-        slot_key = key(state, slot)
+        slot_key = key(state.words, slot)
         ticket = state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best == sc.NO_SLOT or slot_key < best_key or (slot_key == best_key and ticket < best_ticket):
             best, best_key, best_ticket = slot, slot_key, ticket
@@ -65,15 +82,37 @@ def _best_of_lanes(state, lanes):
 @njit
 def _try_seat(ring, state, io, may_admit, slot, now):
     core = state.core
-    if not may_admit(state, slot):
-        return False  # asked again next turn: the policy's mind may change with time alone
-    needed = blocks_to_admit(state, slot)
     # each seated request may want a block soon: admitting into their room would only preempt
-    if core[sc.K_BLOCKS_FREE] - needed < core[sc.K_SEATED]:
+    if core[sc.K_BLOCKS_FREE] - blocks_to_admit(state, slot) < core[sc.K_SEATED]:
         core[sc.K_TRY_ADMIT] = 0  # until something is freed
         return False
+    if may_admit(state.words, slot) == 0:
+        return False  # asked again next turn: the policy's mind may change with time alone
     take_seat(ring, state, io, slot, now)
     return True
+
+
+@njit
+def _displace(ring, state, io, key, may_admit, victim, slot, now):
+    """Give a waiting request the seat of one in service, if the policy finds it that much better.
+
+    Once a boundary, so that no pair can trade a seat for ever.
+    """
+    core = state.core
+    seat = _choose_victim(state, victim)
+    if seat < 0:
+        return
+    here = seat * sc.SEAT_WORDS
+    loser = state.seats[here + sc.SE_SLOT]
+    gain = key(state.words, loser) - key(state.words, slot)
+    room = core[sc.K_BLOCKS_FREE] + state.seats[here + sc.SE_BLOCKS] - blocks_to_admit(state, slot)
+    if gain <= state.policy[sc.P_MARGIN] or room < core[sc.K_SEATED] - 1:
+        return
+    if may_admit(state.words, slot) == 0:
+        return
+    preempt(ring, state, io, seat, now)
+    take_seat(ring, state, io, slot, now)
+    count_decoding(state)
 
 
 @njit
@@ -111,7 +150,7 @@ def _choose_victim(state, victim):
         if not decoding(state, seat):
             continue
         slot = state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT]
-        key, ticket = victim(state, slot), state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
+        key, ticket = victim(state.words, slot), state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best < 0 or key > best_key or (key == best_key and ticket > best_ticket):
             best, best_key, best_ticket = seat, key, ticket
     return best

@@ -26,13 +26,16 @@ def choose(state, io, table, prefill_or_decode):
     core = state.core
     core[sc.K_PLAN] = sc.NOTHING
     core[sc.K_VERDICT] = sc.IDLE
+    if core[sc.K_PARK] != 0:
+        core[sc.K_VERDICT] = sc.PARKED  # nothing is in flight: whoever asked may change what it likes
+        return
     if core[sc.K_SEATED] == 0:
         return
     if core[sc.K_ROWS_STALE] != 0:
         _list_rows(state, io)
     decodes = core[sc.K_DECODING]
     prefills = core[sc.K_SEATED] - decodes
-    prefill = prefills > 0 and (decodes == 0 or prefill_or_decode(state) == RUN_PREFILL)
+    prefill = prefills > 0 and (decodes == 0 or prefill_or_decode(state.words) == RUN_PREFILL)
     room = WINDOW - core[sc.K_WINDOW]
     if room < (2 if prefill else 1):
         core[sc.K_VERDICT] = sc.CLOSE_WINDOW

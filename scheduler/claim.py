@@ -144,6 +144,7 @@ def enqueue(ring, state, slot, now):
     slots[record_at + sc.SL_GENERATED] = 0
     slots[record_at + sc.SL_DOOM] = R_NONE
     slots[record_at + sc.SL_ARRIVED] = now
+    slots[record_at + sc.SL_SINCE] = now
     slots[record_at + sc.SL_PROMPT_LEN] = ring.descriptor[descriptor + at.Q_PROMPT_LEN]
     slots[record_at + sc.SL_MAX_TOKENS] = ring.descriptor[descriptor + at.Q_MAX_TOKENS]
     slots[record_at + sc.SL_PRIORITY] = ring.descriptor[descriptor + at.Q_PRIORITY]

@@ -69,6 +69,9 @@ def _collect_token(state, io, seat, fault):
     io.seat_token[seat] = token
     io.seat_position[seat] = seats[here + sc.SE_COMPUTED]
     io.sampling[seat * SAMPLING_WORDS + SUPPRESS_EOS] = 1 if index + 1 < seats[here + sc.SE_MIN_TOKENS] else 0
+    if state.policy[sc.P_ACCOUNTING] != 0:
+        owner = state.slots[seats[here + sc.SE_SLOT] * sc.SLOT_WORDS + sc.SL_TENANT] % sc.TENANTS
+        fetch_add(state.policy, sc.P_ACCOUNTS + owner, 1)
     extend(state, io, seat)
 
 

@@ -69,7 +69,7 @@ def take_seat(ring, state, io, slot, now):
     io.sampling[sampling + SUPPRESS_EOS] = 1 if generated < seats[here + sc.SE_MIN_TOKENS] else 0
     slots[record_at + sc.SL_SEAT] = seat
     slots[record_at + sc.SL_STATE] = PREFILL_PROCESSING
-    slots[record_at + sc.SL_ADMITTED] = now
+    slots[record_at + sc.SL_SINCE] = now
     blocks = blocks_to_admit(state, slot)
     take_blocks(state, io, seat, blocks)
     record(ring.flight, core[sc.K_RECORDS], now, E_ADMIT, slot, seat, seats[here + sc.SE_TARGET], blocks)
@@ -126,6 +126,7 @@ def preempt(ring, state, io, seat, now):
     state.slots[record_at + sc.SL_GENERATED] = generated
     state.slots[record_at + sc.SL_SEAT] = sc.NO_SEAT
     state.slots[record_at + sc.SL_STATE] = DECODE_PAUSED
+    state.slots[record_at + sc.SL_SINCE] = now
     state.slots[record_at + sc.SL_DOOM] = seats[here + sc.SE_DOOM]
     state.slots[record_at + sc.SL_WAIT_INDEX] = core[sc.K_WAITING]
     state.waiting[core[sc.K_WAITING]] = slot

@@ -31,7 +31,7 @@ CONFIG_WORDS = 32
 (K_STEP, K_IN_FLIGHT, K_IN_FLIGHT_ROWS, K_LAUNCHED_AT, K_WINDOW, K_BOUNDARY, K_VERDICT, K_PLAN, K_GRAPH,
  K_NEXT_TICKET, K_WAITING, K_SEATS_FREE, K_BLOCKS_FREE, K_SEATED, K_DECODING, K_ROWS_STALE, K_TRY_ADMIT,
  K_NOW, K_STOP, K_ERROR, K_ERROR_ARG, K_RECORDS, K_LAUNCHES, K_WINDOWS, K_RETRIES, K_PREFILLS, K_DECODES,
- K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING) = range(33)  # fmt: skip
+ K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK, K_WATCHED) = range(35)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
 K_CLAIMED = 5 * LINE  # claims without a ticket yet
 K_DOOMED = 6 * LINE  # requests that a lane saw cancelled, late or orphaned
@@ -43,15 +43,15 @@ CORE_WORDS = 10 * LINE
 NOTHING, DECODE_STEP, PREFILL_STEP = 0, 1, 2  # K_IN_FLIGHT, K_PLAN
 
 # what a turn tells the loop around it
-BUSY, IDLE, STEPPED, CLOSE_WINDOW, STOPPED, FAULTED = 0, 1, 2, 3, 4, 5
+BUSY, IDLE, STEPPED, CLOSE_WINDOW, STOPPED, FAULTED, PARKED = 0, 1, 2, 3, 4, 5, 6
 
 # errors (K_ERROR, status word S_ERROR)
 NO_ERROR, ERROR_STEP_DEADLINE, ERROR_LAUNCH, ERROR_ENGINE = 0, 1, 2, 3
 
 # --- a slot as the scheduler knows it ---
 (SL_LIVE, SL_INCARNATION, SL_TICKET, SL_SEAT, SL_DEADLINE, SL_GENERATED, SL_DOOM, SL_WAIT_INDEX, SL_ARRIVED,
- SL_PROMPT_LEN, SL_MAX_TOKENS, SL_PRIORITY, SL_TENANT, SL_FRONT_END, SL_STATE, SL_ADMITTED) = range(16)  # fmt: skip
-SLOT_WORDS = 16
+ SL_PROMPT_LEN, SL_MAX_TOKENS, SL_PRIORITY, SL_TENANT, SL_FRONT_END, SL_STATE, SL_SINCE) = range(16)  # fmt: skip
+SLOT_WORDS = 16  # SL_SINCE: when it last began to wait, or last got a seat
 NO_SEAT = -1
 NEVER = (1 << 62) - 1  # a deadline that does not come
 
@@ -71,7 +71,18 @@ FRONT_END_WORDS = LINE
 
 EOS_LIMIT = 16
 LANES = 256  # the most lanes of one scheduler
-POLICY_WORDS = 256
+
+# --- the policy in force, then the presets it can be swapped for ---
+P_ACTIVE, P_PREEMPTIVE, P_MARGIN, P_ACCOUNTING, P_SERIAL, P_PRESETS = range(6)
+P_NAME = 8  # NAME_WORDS: its name, packed
+P_PARAMETERS = 16  # PARAMETERS: what it was set up with
+P_MEMORY = 32  # MEMORY: what it remembers
+P_ACCOUNTS = P_MEMORY + 128  # TENANTS: tokens generated for each tenant, while P_ACCOUNTING
+NAME_WORDS, PARAMETERS, MEMORY, TENANTS = 6, 16, 128, 64
+P_PRESET_0 = 256  # PRESETS records
+PRESETS, PRESET_WORDS = 24, 32
+PR_PREEMPTIVE, PR_MARGIN, PR_ACCOUNTING, PR_NAME, PR_PARAMETERS = 0, 1, 2, 8, 16  # words of a preset
+POLICY_WORDS = P_PRESET_0 + PRESETS * PRESET_WORDS
 
 (CONFIG, CORE, EOS, PARITY, CLAIMED, SLOTS, WAITING, SEATS, FREE_SEATS, FREE_BLOCKS, GRAPH_TURN, FRONT_ENDS,
  BEST, POLICY) = range(14)  # fmt: skip
@@ -86,7 +97,8 @@ class SchedulerState(NamedTuple):
     `waiting` [slots]: slots without a seat, unordered, dense. `free_seats`, `free_blocks`:
     stacks. `graph_turn` [graphs]: launches of a graph. `front_ends` [front ends *
     FRONT_END_WORDS]. `best` [2 * LANES]: each lane's best candidate (index, key). `policy`
-    [POLICY_WORDS]: a policy's parameters and memory.
+    [POLICY_WORDS]: the policy in force with its parameters and memory, and the presets.
+    `words`: the whole buffer, which is what a policy's functions are called with.
     """
 
     config: np.ndarray
@@ -103,6 +115,7 @@ class SchedulerState(NamedTuple):
     front_ends: np.ndarray
     best: np.ndarray
     policy: np.ndarray
+    words: np.ndarray
 
 
 def sections_of(spec: EngineSpec, geometry: RingGeometry) -> list[Section]:
@@ -217,4 +230,5 @@ def state_view(words):
         section(words, FRONT_ENDS),
         section(words, BEST),
         section(words, POLICY),
+        words,
     )

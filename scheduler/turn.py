@@ -14,13 +14,14 @@ from ring.atomics import lane_barrier, load_acquire, load_relaxed
 from ring.jit import njit
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
-from scheduler.admit import admit, feed_starved, may_try
+from scheduler.admit import admit, feed_starved, may_displace, may_try
 from scheduler.choose import choose, launch_planned, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
 from scheduler.collect import collect
 from scheduler.ending import end_doomed_waiting, finish_draining, watch
 from scheduler.publish import beat, publish, publish_logs, publish_status
 from scheduler.seats import reap
+from scheduler.swap import swap
 
 
 @njit
@@ -43,7 +44,8 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     -------
     int
         A verdict (`scheduler.state`), the same for all lanes: BUSY, IDLE, STEPPED,
-        CLOSE_WINDOW (nothing is in flight; open a window and go on), STOPPED, FAULTED.
+        CLOSE_WINDOW (nothing is in flight; open a window and go on), STOPPED, FAULTED, PARKED
+        (nothing is in flight, as the host asked; run again when it is done).
     """
     core = state.core
     scan(ring, state, lane, lanes)
@@ -67,9 +69,10 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
             end_doomed_waiting(ring, state, now)
         reap(ring, state, io, now)
         feed_starved(ring, state, io, victim, now)
-        core[sc.K_ADMITTING] = 1 if may_try(state) else 0
+        swap(ring, state, now)
+        core[sc.K_ADMITTING] = 1 if core[sc.K_PARK] == 0 and (may_try(state) or may_displace(state)) else 0
     lane_barrier()
-    admit(ring, state, io, key, may_admit, lane, lanes, now)
+    admit(ring, state, io, key, may_admit, victim, lane, lanes, now)
     if lane == 0:
         choose(state, io, table, prefill_or_decode)
     lane_barrier()

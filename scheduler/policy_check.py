@@ -1,0 +1,203 @@
+"""Telling early, with the line and the reason, what a policy may not do.
+
+A policy's functions are compiled into the scheduler's kernel: no objects, no allocation, no
+floating point, no writing but to its own memory. Numba would refuse most of that too, in its
+own words and only on the target that cannot; this looks at the source before.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import errors, types
+
+from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
+from scheduler.state import state_view
+
+WORDS = types.Array(types.int64, 1, "C")
+SIGNATURES = {kind: types.int64(WORDS) if kind in ONE_ARGUMENT else types.int64(WORDS, types.int64)
+              for kind in FUNCTIONS}  # fmt: skip
+
+_ALLOWED_BUILTINS = {"abs", "bool", "int", "len", "max", "min", "range"}
+
+_REASONS: dict[type[ast.AST], str] = {
+    ast.Try: "a kernel has no exceptions to catch",
+    ast.Raise: "a kernel has nobody to raise to: answer with a key instead",
+    ast.Assert: "a kernel has nobody to raise to: check the policy with blink_numba.lab.check",
+    ast.With: "a kernel has no context managers",
+    ast.Yield: "a kernel has no generators",
+    ast.YieldFrom: "a kernel has no generators",
+    ast.Await: "a kernel has no coroutines",
+    ast.Import: "imports belong outside the function",
+    ast.ImportFrom: "imports belong outside the function",
+    ast.Global: "a kernel cannot rebind globals: use remember(view, index, value) in may_admit",
+    ast.Nonlocal: "a kernel cannot rebind names: use remember(view, index, value) in may_admit",
+    ast.Lambda: "a kernel has no function objects",
+    ast.ListComp: "a list allocates, and a kernel cannot: loop over numbers",
+    ast.SetComp: "a set allocates, and a kernel cannot: loop over numbers",
+    ast.DictComp: "a dict allocates, and a kernel cannot: loop over numbers",
+    ast.GeneratorExp: "a generator is an object, and a kernel has none: loop over numbers",
+    ast.List: "a list allocates, and a kernel cannot: use recall and remember",
+    ast.Set: "a set allocates, and a kernel cannot: use recall and remember",
+    ast.Dict: "a dict allocates, and a kernel cannot: use recall and remember",
+    ast.JoinedStr: "a kernel has no strings",
+}
+
+
+def check_source(title: str, kind: str, function: Callable[..., Any]) -> None:
+    """Raise `PolicyError` for what the function's source shows to be impossible in a kernel."""
+    body = getattr(function, "py_func", function)
+    wanted = 1 if kind in ONE_ARGUMENT else 2
+    if not callable(body) or not hasattr(body, "__code__"):
+        raise PolicyError(f"policy {title!r}: {kind} must be a function, got {function!r}")
+    if body.__code__.co_argcount != wanted or body.__code__.co_flags & (
+        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    ):
+        names = "(view)" if wanted == 1 else "(view, request)"
+        raise PolicyError(
+            f"policy {title!r}, {kind}, {_place(body, body.__code__.co_firstlineno)}: "
+            f"must take {names}, takes {inspect.signature(body)}"
+        )
+    try:
+        source = textwrap.dedent(inspect.getsource(body))
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError):
+        return  # no source to look at (made by exec): compiling is the only check
+    definition = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+    if definition is None:
+        raise PolicyError(f"policy {title!r}: {kind} must be written with def, not as an expression")
+    offset = body.__code__.co_firstlineno - 1
+    for node in _inside(definition):
+        reason = _objection(node, kind, body)
+        if reason:
+            where = _place(body, getattr(node, "lineno", 1) + offset)
+            raise PolicyError(f"policy {title!r}, {kind}, {where}: {reason}")
+
+
+def _inside(definition: ast.FunctionDef) -> list[ast.AST]:
+    """The nodes of a function's body, without its docstring."""
+    statements = definition.body
+    if isinstance(statements[0], ast.Expr) and isinstance(statements[0].value, ast.Constant):
+        statements = statements[1:]
+    return [node for statement in statements for node in ast.walk(statement)]
+
+
+def _objection(node: ast.AST, kind: str, body: Callable[..., Any]) -> str | None:
+    for forbidden, reason in _REASONS.items():
+        if isinstance(node, forbidden):
+            return reason
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, float | complex):
+            return f"{node.value!r} is not a whole number: keys are int64 on every target, scale it"
+        if isinstance(node.value, str | bytes):
+            return "a kernel has no strings"
+    if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+        return "/ gives a floating-point number, which targets round differently: use //"
+    if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        return "a kernel has no inner functions: define it outside, with numba.njit"
+    if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+        return "the view is read-only: use remember(view, index, value) in may_admit"
+    if isinstance(node, ast.Call):
+        return _objection_to_call(node, kind, body)
+    return None
+
+
+def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> str | None:
+    target = node.func
+    if not isinstance(target, ast.Name):
+        return None
+    if target.id == "remember" and kind != "may_admit":
+        return f"{kind} runs on many lanes at once: only may_admit may remember"
+    value = body.__globals__.get(target.id, inspect.getclosurevars(body).nonlocals.get(target.id))
+    if value is None:
+        if hasattr(builtins, target.id):
+            if target.id not in _ALLOWED_BUILTINS:
+                return f"{target.id}() does not exist in a kernel"
+            return None
+        return f"{target.id!r} is not defined; scheduler.view has what a policy may ask"
+    if inspect.isfunction(value) and "scheduler" not in (value.__module__ or ""):
+        return f"{target.id}() is a Python function: compile it with numba.njit"
+    return None
+
+
+def _place(body: Callable[..., Any], line: int) -> str:
+    name = body.__code__.co_filename
+    return f"line {line}" if name.startswith("<") or "ipykernel" in name else f"{name}:{line}"
+
+
+def pointers(policy: Policy) -> tuple[Callable[..., Any], ...]:
+    """The policy's functions, compiled for the CPU so that each can be passed as a function pointer.
+
+    Raises
+    ------
+    PolicyError
+        One of them does not compile, or does not answer with an integer.
+    """
+    for kind, function in zip(FUNCTIONS, policy.functions):
+        check_answer(policy.name, kind, function, policy.sources.get(kind))
+    return policy.functions
+
+
+def check_answer(
+    title: str, kind: str, function: Callable[..., Any], source: Callable[..., Any] | None
+) -> None:
+    """Compile one function for the CPU; `PolicyError` where that fails or it answers no integer."""
+    arguments = SIGNATURES[kind].args
+    if arguments in getattr(function, "overloads", {}):
+        return
+    if source is not None:
+        _compile_as_written(title, kind, _inner(function), source)
+    function.compile(arguments)  # type: ignore[attr-defined]
+
+
+def _compile_as_written(title: str, kind: str, inner: Any, source: Callable[..., Any]) -> None:
+    """Compile a function of ``(view, request)`` by itself: errors then name its own lines."""
+    body = getattr(source, "py_func", source)
+    state_view.compile((WORDS,))
+    view = state_view.overloads[(WORDS,)].signature.return_type
+    arguments = (view,) if kind in ONE_ARGUMENT else (view, types.int64)
+    try:
+        inner.compile(arguments)
+    except errors.NumbaError as error:
+        text = str(error)
+        lines = [int(number) for number in _LINE_OF_ERROR.findall(text)]
+        own = [number for number in lines if number >= body.__code__.co_firstlineno]
+        where = _place(body, own[-1] if own else body.__code__.co_firstlineno)
+        raise PolicyError(f"policy {title!r}, {kind}, {where}: {_reason_of(text)}") from error
+    answer = inner.overloads[arguments].signature.return_type
+    if not isinstance(answer, types.Integer | types.Boolean):
+        raise PolicyError(
+            f"policy {title!r}, {kind}, {_place(body, body.__code__.co_firstlineno)}: "
+            f"answers {answer}, and must answer a whole number: keys are int64 on every target"
+        )
+
+
+def _reason_of(text: str) -> str:
+    """The line of Numba's long message that says what is wrong."""
+    for pattern, phrase in _NUMBA_SAYS:
+        found = pattern.search(text)
+        if found:
+            return phrase.format(*found.groups())
+    return next((line.strip() for line in text.splitlines() if line.strip()), "does not compile")
+
+
+_LINE_OF_ERROR = re.compile(r'", line (\d+)')
+_NUMBA_SAYS = [
+    (re.compile(r"NameError: name '(\w+)' is not defined"), "{0!r} is not defined"),
+    (re.compile(r"Untyped global name '(\w+)'"), "{0!r} is not something a kernel can use"),
+    (re.compile(r"Unknown attribute '(\w+)'"), "the view has no {0!r}; scheduler.view has what to ask"),
+    (re.compile(r"No implementation of function (.{1,80}?) found"), "no such operation in a kernel: {0}"),
+    (re.compile(r"(Cannot unify .{1,120})"), "{0}"),
+]
+
+
+def _inner(function: Callable[..., Any]) -> Any:
+    """The compiled function of ``(view, request)`` that a wrapper of ``(words, request)`` calls."""
+    body = getattr(function, "py_func", function)
+    return inspect.getclosurevars(body).nonlocals.get("function", function)
