@@ -1,4 +1,4 @@
-"""Sampling, thread by thread without a GPU, against the definition in NumPy."""
+"""Sampling against its definition in NumPy, in lockstep and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 from blink_numba.engines.cuda import sample
 from blink_numba.engines.sampling import FAULT_LOGITS, random_bits, share_of, target_weight
 from graphs.step_io import DONE, FAULT, SAMPLING_WORDS, TICKET
-from tests.cuda_lockstep import run_kernel
 from tests.cuda_reference import sampled_token
 
 RNG = np.random.default_rng(4)
 OFF = 1_000_000
 
 
-def sample_row(logits, temperature=0, top_p=OFF, top_k=0, seed=1, suppress=0, position=7, eos=(0,)):
+def sample_row(run, logits, temperature=0, top_p=OFF, top_k=0, seed=1, suppress=0, position=7, eos=(0,)):
     """Token of one row and the fault word."""
     words = np.zeros(2 * SAMPLING_WORDS, np.int64)
     words[SAMPLING_WORDS : SAMPLING_WORDS + 5] = temperature, top_p, top_k, seed, suppress
@@ -26,46 +25,46 @@ def sample_row(logits, temperature=0, top_p=OFF, top_k=0, seed=1, suppress=0, po
         np.array([logits], np.float32), np.array([1], np.int32), np.array([position], np.int32), words,
         np.array(eos, np.int32), fault, out,
     )  # fmt: skip
-    run_kernel(sample.sample, 1, sample.THREADS, arguments)
+    run(sample.sample, 1, sample.THREADS, arguments)
     assert out[0] == -7, "another seat's token was written"
     return int(out[1]), int(fault[0])
 
 
-def test_greedy_takes_the_lowest_of_equals():
+def test_greedy_takes_the_lowest_of_equals(run):
     logits = RNG.standard_normal(1500)
     logits[[20, 700, 1400]] = 9.0
-    assert sample_row(logits) == (20, 0)
+    assert sample_row(run, logits) == (20, 0)
 
 
-def test_suppressed_eos_is_never_taken():
+def test_suppressed_eos_is_never_taken(run):
     logits = RNG.standard_normal(600)
     logits[[5, 6]] = 50.0
-    assert sample_row(logits, eos=(5, 6), suppress=1)[0] not in (5, 6)
-    assert sample_row(logits, eos=(5, 6), suppress=1, temperature=OFF)[0] not in (5, 6)
-    assert sample_row(logits, eos=(5, 6))[0] == 5
+    assert sample_row(run, logits, eos=(5, 6), suppress=1)[0] not in (5, 6)
+    assert sample_row(run, logits, eos=(5, 6), suppress=1, temperature=OFF)[0] not in (5, 6)
+    assert sample_row(run, logits, eos=(5, 6))[0] == 5
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_without_a_finite_largest_logit_is_a_fault(value):
-    assert sample_row(np.full(40, value)) == (0, FAULT_LOGITS)
+def test_a_row_without_a_finite_largest_logit_is_a_fault(run, value):
+    assert sample_row(run, np.full(40, value)) == (0, FAULT_LOGITS)
 
 
 @pytest.mark.parametrize(
     ("top_k", "top_p"), [(0, OFF), (5, OFF), (1, OFF), (0, 600_000), (40, 900_000), (5000, 1)]
 )
 @pytest.mark.parametrize("vocab", [33, 1300])
-def test_draws_follow_the_definition(vocab, top_k, top_p):
+def test_draws_follow_the_definition(run, vocab, top_k, top_p):
     logits = (RNG.standard_normal(vocab) * 3).astype(np.float32)
     for seed, position in ((1, 7), (2**40 + 3, 8)):
-        token, fault = sample_row(logits, 800_000, top_p, top_k, seed, position=position)
+        token, fault = sample_row(run, logits, 800_000, top_p, top_k, seed, position=position)
         assert fault == 0
         assert token == sampled_token(logits, 800_000, top_k, top_p, seed, position + 1)
 
 
-def test_ties_at_the_edge_all_stay():
+def test_ties_at_the_edge_all_stay(run):
     logits = np.full(64, -30.0, np.float32)
     logits[10:14] = 2.0
-    drawn = {sample_row(logits, OFF, OFF, 2, seed)[0] for seed in range(12)}
+    drawn = {sample_row(run, logits, OFF, OFF, 2, seed)[0] for seed in range(12)}
     assert drawn <= {10, 11, 12, 13}
     assert len(drawn) > 2
 
@@ -84,8 +83,8 @@ def test_shares_and_targets_stay_in_range():
         assert share_of(total, OFF - 1) <= total
 
 
-def test_finish_publishes_the_ticket_after_the_fault():
+def test_finish_publishes_the_ticket_after_the_fault(run):
     control, fault = np.zeros(16, np.int64), np.array([FAULT_LOGITS], np.int64)
     control[TICKET] = 41
-    run_kernel(sample.finish_step, 1, 32, (control, fault))
+    run(sample.finish_step, 1, 32, (control, fault))
     assert (control[DONE], control[FAULT], fault[0]) == (41, FAULT_LOGITS, 0)

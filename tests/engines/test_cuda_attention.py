@@ -1,4 +1,4 @@
-"""Paged attention, thread by thread without a GPU: right, and one result for decode and prefill."""
+"""Paged attention, in lockstep and on a GPU: right, and one result for decode and prefill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 
 from blink_numba.engines.cuda import attention
 from blink_numba.engines.cuda.weights import to_bf16
-from tests.cuda_lockstep import run_kernel
 from tests.cuda_reference import as_float
 from tests.cuda_reference import attention as expected_attention
 
@@ -59,13 +58,13 @@ def expected(cache, q: np.ndarray, seat: int, position: int, group: int, head_di
     )
 
 
-def decode(cache, q, seats, positions, head_dim: int, group: int, splits: int) -> np.ndarray:
+def decode(run, cache, q, seats, positions, head_dim: int, group: int, splits: int) -> np.ndarray:
     rows, kv_heads = q.shape[0], cache.keys.shape[1]
     out = np.full_like(q, POISON)
     partial = np.full((rows, group * kv_heads, 2, head_dim), np.nan, np.float32)
     stats = np.full((rows, group * kv_heads, 2, 2), np.nan, np.float32)
     arrivals = np.zeros((rows, kv_heads), np.int32)
-    run_kernel(
+    run(
         attention.decode_kernel(head_dim, group),
         (splits, kv_heads, rows),
         32 * -(-group // 16),
@@ -76,10 +75,10 @@ def decode(cache, q, seats, positions, head_dim: int, group: int, splits: int) -
     return out
 
 
-def prefill(cache, q, run_seat, run_start, positions, head_dim: int, group: int) -> np.ndarray:
+def prefill(run, cache, q, run_seat, run_start, positions, head_dim: int, group: int) -> np.ndarray:
     out = np.full_like(q, POISON)
     tiles = attention.prefill_tiles(q.shape[0], len(run_seat), group)
-    run_kernel(
+    run(
         attention.prefill_kernel(head_dim, group),
         (tiles, cache.keys.shape[1]),
         32 * attention.PREFILL_WARPS,
@@ -92,26 +91,28 @@ def prefill(cache, q, run_seat, run_start, positions, head_dim: int, group: int)
 @pytest.mark.parametrize(
     ("head_dim", "group", "kv_heads"), [(16, 2, 2), (64, 3, 1), (128, 4, 1), (16, 20, 1)]
 )
-def test_decode_is_right_whatever_the_split(head_dim, group, kv_heads):
+def test_decode_is_right_whatever_the_split(run, head_dim, group, kv_heads):
     cache = make_cache(head_dim, kv_heads, {2: 301, 0: 38})
     q = to_bf16(np.random.default_rng(5).standard_normal((3, group * kv_heads * head_dim)) * 2)
-    once = decode(cache, q, (2, -1, 0), (300, 9, 37), head_dim, group, 1)
+    once = decode(run, cache, q, (2, -1, 0), (300, 9, 37), head_dim, group, 1)
     for row, seat, position in ((0, 2, 300), (2, 0, 37)):
         wanted = expected(cache, q[row], seat, position, group, head_dim)
         np.testing.assert_allclose(as_float(once[row]), wanted, atol=0.02)
     assert (once[1] == POISON).all(), "a padding row was written"
-    np.testing.assert_array_equal(once, decode(cache, q, (2, -1, 0), (300, 9, 37), head_dim, group, 2))
+    np.testing.assert_array_equal(once, decode(run, cache, q, (2, -1, 0), (300, 9, 37), head_dim, group, 2))
 
 
 @pytest.mark.parametrize(("head_dim", "group", "kv_heads"), [(16, 2, 2), (64, 3, 1), (16, 20, 1)])
-def test_packed_prefill_is_right_and_equals_decode_bit_for_bit(head_dim, group, kv_heads):
+def test_packed_prefill_is_right_and_equals_decode_bit_for_bit(run, head_dim, group, kv_heads):
     cache = make_cache(head_dim, kv_heads, {2: 301, 0: 38})
     positions = [*range(280, 301), *range(38), 0, 0, 0, 0, 0]
     q = to_bf16(np.random.default_rng(6).standard_normal((64, group * kv_heads * head_dim)) * 2)
-    out = prefill(cache, q, (2, -1, 0), (0, 21, 21, 59), positions, head_dim, group)
+    out = prefill(run, cache, q, (2, -1, 0), (0, 21, 21, 59), positions, head_dim, group)
     for row in range(59):
         wanted = expected(cache, q[row], 2 if row < 21 else 0, positions[row], group, head_dim)
         np.testing.assert_allclose(as_float(out[row]), wanted, atol=0.02)
     assert (out[59:] == POISON).all(), "tokens of no run were written"
     rows = np.ascontiguousarray(q[[20, 58]])
-    np.testing.assert_array_equal(decode(cache, rows, (2, 0), (300, 37), head_dim, group, 2), out[[20, 58]])
+    np.testing.assert_array_equal(
+        decode(run, cache, rows, (2, 0), (300, 37), head_dim, group, 2), out[[20, 58]]
+    )

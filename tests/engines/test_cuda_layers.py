@@ -1,4 +1,4 @@
-"""Embedding, norms, rotary positions and gating, thread by thread without a GPU."""
+"""Embedding, norms, rotary positions and gating, in lockstep and on a GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 from blink_numba.engines.cuda import layers
 from blink_numba.engines.cuda.weights import to_bf16
 from blink_numba.engines.sampling import FAULT_INPUT
-from tests.cuda_lockstep import run_kernel
 from tests.cuda_reference import as_float, rms_norm, rotate
 
 RNG = np.random.default_rng(2)
 EPSILON = np.float32(1e-5)
 
 
-def test_embedding_of_a_decode_batch():
+def test_embedding_of_a_decode_batch(run):
     table = to_bf16(RNG.standard_normal((10, 24)))
     tokens, positions = np.array([3, 99, 7, 1], np.int64), np.array([5, 0, 200, 6], np.int64)
     seats, rows_at = np.full(4, 77, np.int32), np.full(4, 77, np.int32)
@@ -33,7 +32,7 @@ def test_embedding_of_a_decode_batch():
         rows_at,
         residual,
     )
-    run_kernel(layers.embed_decode, 3, layers.NORM_THREADS, arguments)
+    run(layers.embed_decode, 3, layers.NORM_THREADS, arguments)
     np.testing.assert_array_equal(residual[[0, 2]], as_float(table)[[1, 3]])
     assert not residual[1].any()
     assert seats[:3].tolist() == [3, -1, 0]
@@ -42,26 +41,26 @@ def test_embedding_of_a_decode_batch():
 
 
 @pytest.mark.parametrize(("seat", "why"), [(1, "token past the vocabulary"), (2, "position past the tables")])
-def test_input_out_of_range_is_a_fault_and_not_a_wild_read(seat, why):
+def test_input_out_of_range_is_a_fault_and_not_a_wild_read(run, seat, why):
     table = to_bf16(RNG.standard_normal((10, 24)))
     tokens, positions = np.array([3, 10, 7], np.int64), np.array([5, 0, 100], np.int64)
     seats, rows_at = np.full(1, 77, np.int32), np.full(1, 77, np.int32)
     residual, fault = np.full((1, 24), np.nan, np.float32), np.zeros(1, np.int64)
     arguments = (np.array([seat], np.int64), tokens, positions, table, 100, fault, seats, rows_at, residual)
-    run_kernel(layers.embed_decode, 1, layers.NORM_THREADS, arguments)
+    run(layers.embed_decode, 1, layers.NORM_THREADS, arguments)
     assert (fault[0], seats[0]) == (FAULT_INPUT, -1), why
     assert not residual.any()
 
 
-def test_norm_of_rows_wider_and_narrower_than_a_block():
+def test_norm_of_rows_wider_and_narrower_than_a_block(run):
     for width in (24, 600):
         residual = RNG.standard_normal((2, width)).astype(np.float32) * 3
         weight, out = RNG.standard_normal(width).astype(np.float32), np.zeros((2, width), np.uint16)
-        run_kernel(layers.rms_norm, 2, layers.NORM_THREADS, (residual, weight, EPSILON, out))
+        run(layers.rms_norm, 2, layers.NORM_THREADS, (residual, weight, EPSILON, out))
         np.testing.assert_allclose(as_float(out), rms_norm(residual, weight, EPSILON), rtol=5e-3)
 
 
-def test_only_runs_that_end_their_prompt_are_sampled():
+def test_only_runs_that_end_their_prompt_are_sampled(run):
     residual = RNG.standard_normal((8, 32)).astype(np.float32)
     weight = np.ones(32, np.float32)
     positions = np.arange(100, 108, dtype=np.int32)
@@ -69,7 +68,7 @@ def test_only_runs_that_end_their_prompt_are_sampled():
     out = np.full((3, 32), 0x7FC0, np.uint16)
     runs = (np.array([4, 9, -1], np.int64), np.array([0, 3, 7, 7], np.int64), np.array([1, 0, 1], np.int64))
     arguments = (*runs, positions, residual, weight, EPSILON, seat, position, out)
-    run_kernel(layers.last_tokens, 3, layers.NORM_THREADS, arguments)
+    run(layers.last_tokens, 3, layers.NORM_THREADS, arguments)
     assert seat.tolist() == [4, -1, -1]
     assert position[0] == 102
     np.testing.assert_allclose(as_float(out[0]), rms_norm(residual[2], weight, EPSILON), rtol=5e-3)
@@ -78,7 +77,7 @@ def test_only_runs_that_end_their_prompt_are_sampled():
 
 @pytest.mark.parametrize("head_dim", [16, 64, 128])
 @pytest.mark.parametrize(("biased", "normed"), [(False, False), (True, False), (False, True)])
-def test_rope_finishes_heads_and_fills_the_cache(head_dim, biased, normed):
+def test_rope_finishes_heads_and_fills_the_cache(run, head_dim, biased, normed):
     heads, kv_heads, block_size, per_seat = 3, 1, 4, 3
     width = (heads + 2 * kv_heads) * head_dim
     qkv, bias = (RNG.standard_normal(shape).astype(np.float32) for shape in ((2, width), width))
@@ -93,7 +92,7 @@ def test_rope_finishes_heads_and_fills_the_cache(head_dim, biased, normed):
         qkv, bias if biased else np.zeros(1, np.float32), q_norm, k_norm, EPSILON, cosines, sines,
         np.array([1, -1], np.int32), np.array([6, 3], np.int32), table, per_seat, q, keys, values,
     )  # fmt: skip
-    run_kernel(kernel, (-(-(heads + 2) // layers.ROPE_HEADS), 2), (32, layers.ROPE_HEADS), arguments)
+    run(kernel, (-(-(heads + 2) // layers.ROPE_HEADS), 2), (32, layers.ROPE_HEADS), arguments)
 
     finished = (qkv[0] + bias if biased else qkv[0]).reshape(-1, head_dim).astype(np.float64)
     for head in range(heads + kv_heads):
@@ -110,9 +109,9 @@ def test_rope_finishes_heads_and_fills_the_cache(head_dim, biased, normed):
     assert np.count_nonzero(keys.any(-1)) == 1, "only the token's own place may be written"
 
 
-def test_gate():
+def test_gate(run):
     gate_up = to_bf16(RNG.standard_normal((2, 2 * 40)) * 4)
     out = np.zeros((2, 40), np.uint16)
-    run_kernel(layers.gate, (1, 2), layers.GATE_THREADS, (gate_up.view(np.uint32), out.view(np.uint32)))
+    run(layers.gate, (1, 2), layers.GATE_THREADS, (gate_up.view(np.uint32), out.view(np.uint32)))
     gates, ups = as_float(gate_up[:, :40]).astype(np.float64), as_float(gate_up[:, 40:])
     np.testing.assert_allclose(as_float(out), gates / (1 + np.exp(-gates)) * ups, rtol=1e-2, atol=1e-6)
