@@ -63,6 +63,15 @@ def capture(enqueue: Callable[[], None], stream, name: str):
     return check(driver.cuStreamEndCapture(int(stream)), f"capturing {name}")
 
 
+def load_kernel(kernel, *arguments: Any) -> None:
+    """Compile and load a kernel for arguments of these types, without launching it.
+
+    For kernels that cannot run outside their graph. Loading allocates and synchronises: not
+    allowed while capturing, a deadlock beside a resident kernel.
+    """
+    kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+
+
 def instantiate(graph, stream, name: str, *, device_launch: bool):
     """An executable of a graph, on the device and ready.
 
