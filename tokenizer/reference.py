@@ -7,19 +7,19 @@ replaced by a private-use character that stands for its category.
 """
 
 import re
-import unicodedata
 from functools import lru_cache
 
 import numpy as np
 
+from tokenizer.normalize import nfc
 from tokenizer.splitters import Family, Splitter
-from tokenizer.unicode_classes import CATEGORIES, categories
+from tokenizer.unicode_classes import CATEGORIES, categories, word_characters
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
 # Private-use stand-ins: one per category, another per category for Han and kana (DeepSeek's second split).
 _STAND_IN = 0xE000
 _HAN_KANA = 0xE100
-_WHITE_SPACE = "".join(map(chr, np.flatnonzero(categories() == CATEGORIES["SPACE"])))
+
 _LONG_S = "\u017f"  # folds to "s" in the case-insensitive contractions
 
 
@@ -105,9 +105,7 @@ def _stand_in(char: str) -> str:
 
 
 def split(text: str, splitter: Splitter) -> list[str]:
-    """Words of `text`, in order, whose concatenation is `text` (with a prefix space where that applies)."""
-    if splitter.prefix_space and text and not text[0].isspace():
-        text = " " + text
+    """Words of `text`, in order, whose concatenation is `text`."""
     pieces = [(0, len(text))]
     classes = "".join(map(_stand_in, text))
     for pattern in _patterns(splitter):
@@ -174,7 +172,7 @@ class ReferenceBPE:
         return ids
 
     def _normalize(self, text: str) -> str:
-        return unicodedata.normalize("NFC", text) if self.vocabulary.normalizer == "NFC" else text
+        return nfc(text) if self.vocabulary.normalizer == "NFC" else text
 
 
 def split_added(text: str, added: list[AddedToken], parse_special: bool) -> list[str | int]:
@@ -196,9 +194,9 @@ def split_added(text: str, added: list[AddedToken], parse_special: bool) -> list
         if token.single_word and (_is_word(text[start - 1 : start]) or _is_word(text[end : end + 1])):
             continue
         if token.lstrip:
-            start = max(done, len(text[:start].rstrip(_WHITE_SPACE)))
+            start = max(done, len(text[:start].rstrip(_white_space())))
         if token.rstrip:
-            end = len(text) - len(text[end:].lstrip(_WHITE_SPACE))
+            end = len(text) - len(text[end:].lstrip(_white_space()))
         if start > done:
             pieces.append(text[done:start])
         pieces.append(token.id)
@@ -208,5 +206,10 @@ def split_added(text: str, added: list[AddedToken], parse_special: bool) -> list
     return pieces
 
 
+@lru_cache(maxsize=1)
+def _white_space() -> str:
+    return "".join(map(chr, np.flatnonzero(categories() == CATEGORIES["SPACE"])))
+
+
 def _is_word(char: str) -> bool:
-    return bool(char) and bool(re.match(r"\w", char))
+    return bool(char) and bool(word_characters()[ord(char)])

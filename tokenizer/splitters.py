@@ -35,8 +35,6 @@ class Splitter:
         ends the text left of it.
     contractions : bool
         English contractions (``'s``, ``'ll``, ...) are words (CL100K) or endings of words (O200K).
-    prefix_space : bool
-        A space is put before a text that does not start with white space.
     marks_in_words : bool
         CL100K only: ``\\p{M}`` counts as a letter (Qwen3.5).
     """
@@ -45,7 +43,6 @@ class Splitter:
     max_digits: int = 0
     isolated_digits: bool = False
     contractions: bool = True
-    prefix_space: bool = False
     marks_in_words: bool = False
 
 
@@ -167,13 +164,14 @@ def from_hf(config: dict[str, Any] | None) -> Splitter:
     known = len(splits) + len(digits) + len(levels) == len(steps) and len(levels) == 1
     if not known or steps[-1] is not levels[0] or not all(map(_plain_split, splits)):
         raise UnknownPreTokenizer(_not_implemented(config))
-    prefix_space = levels[0].get("add_prefix_space", True)
+    if levels[0].get("add_prefix_space", True):
+        raise UnknownPreTokenizer(_not_implemented(config))
     if levels[0].get("use_regex", True):
         if splits or len(digits) > 1 or not all(d.get("individual_digits") for d in digits):
             raise UnknownPreTokenizer(_not_implemented(config))
-        return Splitter(Family.GPT2, isolated_digits=bool(digits), prefix_space=prefix_space)
+        return SMOLLM if digits else GPT2
     patterns = tuple(s["pattern"]["Regex"] for s in splits)
-    if digits or prefix_space:
+    if digits:
         raise UnknownPreTokenizer(_not_implemented(config))
     if patterns == _DEEPSEEK_SPLITS:
         return DEEPSEEK

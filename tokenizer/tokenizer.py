@@ -1,18 +1,26 @@
 """The tokenizer: text to ids and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tokenizer import chat, formats
+from tokenizer import cache, chat, formats
 from tokenizer.errors import TokenizerError
-from tokenizer.reference import ReferenceBPE
+from tokenizer.kernels.encode import PARSE_SPECIAL, PAST_RAW, encode_text
+from tokenizer.normalize import nfc
+from tokenizer.reference import split_added
 from tokenizer.splitters import GPT2
 from tokenizer.stream import Pieces, StreamDecoder
+from tokenizer.tables import Tables, Workspace, build_tables
 from tokenizer.vocabulary import AddedToken, Vocabulary
+
+#: Bytes of text that a workspace takes at first, and the largest one that is kept for the next text.
+_SMALLEST_WORKSPACE = 1 << 16
+_LARGEST_KEPT = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,11 @@ class Tokenizer:
     that the vocabulary's own reference implementation gives.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, tables: Tables | None = None) -> None:
         self.vocabulary = vocabulary
-        self._bpe = ReferenceBPE(vocabulary)
+        self._tables = tables if tables is not None else build_tables(vocabulary)
+        self._idle: list[Workspace] = []
+        self._nfc = vocabulary.normalizer == "NFC"
         self._special = frozenset(a.id for a in vocabulary.added if a.special)
         self._pieces = Pieces(vocabulary.tokens, frozenset())
         self._pieces_without_special = Pieces(vocabulary.tokens, self._special)
@@ -133,9 +143,14 @@ class Tokenizer:
         TokenizerError
             If `text` is not valid Unicode (a lone surrogate, or bytes that are not UTF-8).
         """
-        return self.encode_report(
-            text, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens
-        ).ids
+        if add_special or max_tokens is not None:
+            return self.encode_report(
+                text, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens
+            ).ids
+        data = _utf8(text)
+        if self._nfc and not data.isascii():
+            return self._encode_normalized(data.decode(), parse_special)
+        return self._run(data, PARSE_SPECIAL if parse_special else 0)
 
     def encode_report(
         self,
@@ -148,10 +163,13 @@ class Tokenizer:
         """As `encode`, with the number of ids of the whole text."""
         if max_tokens is not None and max_tokens < 0:
             raise TokenizerError(f"max_tokens must not be negative, got {max_tokens}")
-        ids = self._bpe.encode(_text(text), parse_special=parse_special)
-        if add_special:
-            ids = [*self.vocabulary.prefix_ids, *ids, *self.vocabulary.suffix_ids]
-        return Encoding(np.array(ids[:max_tokens], np.int32), len(ids))
+        ids = self.encode(text, parse_special=parse_special)
+        if add_special and (self.vocabulary.prefix_ids or self.vocabulary.suffix_ids):
+            affixes = self.vocabulary.prefix_ids, ids, self.vocabulary.suffix_ids
+            ids = np.concatenate([np.asarray(part, np.int32) for part in affixes])
+        if max_tokens is None or max_tokens >= len(ids):
+            return Encoding(ids, len(ids))
+        return Encoding(ids[:max_tokens].copy(), len(ids))
 
     def encode_batch(
         self,
@@ -165,10 +183,48 @@ class Tokenizer:
         """Ids of each of `texts`, encoded by `threads` threads; see `encode`."""
         if threads < 1:
             raise TokenizerError(f"threads must be at least 1, got {threads}")
-        return [
-            self.encode(t, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens)
-            for t in texts
+
+        def encode_some(some: list[str | bytes]) -> list[np.ndarray]:
+            return [
+                self.encode(t, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens)
+                for t in some
+            ]
+
+        texts = list(texts)
+        if threads == 1 or len(texts) < 2:
+            return encode_some(texts)
+        # Several parts a thread, so that one with long texts does not keep the others waiting.
+        size = max(1, len(texts) // (4 * threads))
+        parts = [texts[at : at + size] for at in range(0, len(texts), size)]
+        with ThreadPoolExecutor(threads) as pool:
+            return [ids for part in pool.map(encode_some, parts) for ids in part]
+
+    def _run(self, data: bytes, mode: int) -> np.ndarray:
+        """Ids of UTF-8 `data`, computed in a workspace that no other thread uses meanwhile."""
+        try:
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = Workspace(self._tables, _SMALLEST_WORKSPACE)
+        if len(data) > workspace.capacity:
+            workspace = Workspace(self._tables, len(data))
+        ids = workspace.out[: encode_text(data, workspace.address, mode)].copy()
+        if workspace.capacity <= _LARGEST_KEPT:
+            self._idle.append(workspace)
+        return ids
+
+    def _encode_normalized(self, text: str, parse_special: bool) -> np.ndarray:
+        """Encode with normalisation of what is between the added tokens that match raw text."""
+        raw = [a for a in self.vocabulary.added if not a.normalized]
+        mode = PARSE_SPECIAL if parse_special else 0
+        if nfc(text) == text:
+            return self._run(text.encode(), mode)
+        parts = [
+            np.array([part], np.int32)
+            if isinstance(part, int)
+            else self._run(nfc(part).encode(), mode | PAST_RAW)
+            for part in split_added(text, raw, parse_special)
         ]
+        return np.concatenate(parts)
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = False) -> bytes:
         """Bytes that `ids` stand for, which need not be valid UTF-8."""
@@ -229,13 +285,15 @@ class Tokenizer:
         return self.encode(prompt, parse_special=True) if tokenize else prompt
 
 
-def _text(text: str | bytes) -> str:
+def _utf8(text: str | bytes) -> bytes:
     try:
-        if isinstance(text, bytes):
-            return text.decode()
-        text.encode()
+        if isinstance(text, str):
+            return text.encode()
+        text.decode()
     except UnicodeError as error:
         raise TokenizerError(f"the text is not valid Unicode: {error}") from None
+    except AttributeError:
+        raise TokenizerError(f"a text must be str or bytes, not {type(text).__name__}") from None
     return text
 
 
@@ -255,7 +313,7 @@ def load(path: str | Path, *, preset: str | None = None) -> Tokenizer:
     VocabularyFormatError, UnknownPreTokenizer
         If it is damaged, or splits text in a way that is not implemented.
     """
-    return Tokenizer(formats.read(formats.locate(Path(path).expanduser()), preset))
+    return Tokenizer(*cache.load(formats.locate(Path(path).expanduser()), preset))
 
 
 def byte_level(special: Sequence[str] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Tokenizer:

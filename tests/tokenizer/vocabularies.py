@@ -66,7 +66,6 @@ _PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
 def tokenizer_json(vocabulary: Vocabulary, pre_tokenizer: dict[str, Any]) -> dict[str, Any]:
     """The tokenizer.json of a byte-level vocabulary, as conversion scripts write it."""
     spelled = [to_chars(t) for t in vocabulary.tokens]
-    special = {a.id for a in vocabulary.added}
     return {
         "version": "1.0",
         "truncation": None,
@@ -96,7 +95,7 @@ def tokenizer_json(vocabulary: Vocabulary, pre_tokenizer: dict[str, Any]) -> dic
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": vocabulary.ignore_merges,
-            "vocab": {s: i for i, s in enumerate(spelled) if s and i not in special},
+            "vocab": {s: i for i, s in enumerate(spelled) if s},
             "merges": [[spelled[a], spelled[b]] for a, b, _ in vocabulary.merges.tolist()],
         },
     }

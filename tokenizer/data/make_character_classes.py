@@ -12,7 +12,7 @@ tests compare with.
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from tokenizer.unicode_classes import CATEGORIES, CODE_POINTS
 
@@ -59,8 +59,39 @@ def numeric() -> np.ndarray:
     return found
 
 
+def word_characters() -> np.ndarray:
+    """Code points beside which an added token with ``single_word`` does not match."""
+    tokenizer = Tokenizer(models.BPE(vocab={"?": 0}, merges=[]))
+    tokenizer.add_tokens([AddedToken("!", single_word=True, normalized=False)])
+    found = np.zeros(CODE_POINTS, bool)
+    scalars = [c for c in _scalar_values() if c != ord("!")]
+    for start in range(0, len(scalars), _CHUNK):
+        chunk = scalars[start : start + _CHUNK]
+        encoding = tokenizer.encode("".join(f"!{chr(c)}\n" for c in chunk))
+        offsets = (o for i, (o, _) in zip(encoding.ids, encoding.offsets) if i != 0)
+        matched = {offset // 3 for offset in offsets}
+        found[[c for n, c in enumerate(chunk) if n not in matched]] = True
+    return found
+
+
+def reordering_marks() -> np.ndarray:
+    """Code points that decompose, or that canonical ordering moves across some mark, in the normaliser's tables."""
+    nfd = normalizers.NFD()
+    anchors = [chr(c) for c in (0x0316, 0x0300, 0x0334, 0x0345)]  # classes 220, 230, 1 and 240
+    found = np.zeros(CODE_POINTS, bool)
+    for c in _scalar_values():
+        pairs = [("x" + chr(c) + a, "x" + a + chr(c)) for a in anchors]
+        found[c] = any(nfd.normalize_str(p) != p or nfd.normalize_str(q) != q for p, q in pairs)
+    return found
+
+
+def _as_runs(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    start = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return {f"{name}_start": start.astype(np.int32), name: values[start]}
+
+
 def main() -> None:
-    """Compute the classes and write them as runs: ``start`` code point and ``category`` of each run."""
+    """Compute the classes and write each as runs: the first code points, and the values."""
     category = np.zeros(CODE_POINTS, np.uint8)
     for name, pattern in _PATTERNS.items():
         matched = members(pattern)
@@ -73,10 +104,11 @@ def main() -> None:
     category[digits & (category != CATEGORIES["NUMBER"])] = CATEGORIES["DIGIT_ONLY"]
     if (~digits & (category == CATEGORIES["NUMBER"])).any():
         raise SystemExit("a \\p{N} code point is not numeric for Digits: add a category for it")
-    start = np.flatnonzero(np.diff(category, prepend=np.uint8(255)))
+    runs = _as_runs("category", category)
+    runs |= _as_runs("word", word_characters()) | _as_runs("reorders", reordering_marks())
     path = Path(__file__).with_name("character_classes.npz")
-    np.savez_compressed(path, start=start.astype(np.int32), category=category[start])
-    print(f"{path.name}: {len(start)} runs")
+    np.savez_compressed(path, **runs)
+    print(f"{path.name}: {len(runs['category'])} runs of categories")
 
 
 if __name__ == "__main__":
