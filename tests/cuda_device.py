@@ -20,6 +20,7 @@ def run_on_device(kernel, grid, block, arguments) -> None:
 
     stream = new_stream()
     device = [cuda.to_device(each) if isinstance(each, np.ndarray) else each for each in arguments]
+    cuda.synchronize()  # the copies went to the legacy stream, which the new one ignores
     kernel[grid, block, stream](*device)
     stream.synchronize()
     for host, there in zip(arguments, device):

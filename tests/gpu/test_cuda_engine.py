@@ -45,6 +45,7 @@ def make_engine(config: ModelConfig, **options) -> tuple[SyntheticModel, Driver]
     engine, stream = CudaEngine(model, LIMITS, **options), new_stream()
 
     def run(kind: int, shape: int) -> None:
+        cuda.synchronize()
         engine.enqueue(kind, shape, stream)
         stream.synchronize()
 
@@ -193,6 +194,7 @@ def test_captured_graphs_do_what_the_stream_does():
     order, turns = shapes(captured.spec), {}
 
     def run(kind: int, shape: int) -> None:
+        cuda.synchronize()
         graph = order.index((kind, shape))
         turns[graph] = 1 - turns.get(graph, 1)
         graphs.launch(graph, turns[graph], stream)

@@ -98,6 +98,7 @@ def setup():
     stream = new_stream()
 
     def run(kind: int, shape: int) -> None:
+        cuda.synchronize()
         engine.enqueue(kind, shape, stream)
         stream.synchronize()
 
@@ -123,6 +124,7 @@ def _prepare(setup):
     drive.io.seat_position[:BATCH] = [len(prompt) for prompt in PROMPTS]
     drive.io.control[[TICKET, DONE]] = 0
     engine.io.copy_to_device(drive.words)
+    cuda.synchronize()
     return engine, stream, cuda.to_device(np.zeros(LOG + STEPS * BATCH, np.int64))
 
 

@@ -77,6 +77,7 @@ class CudaEngine:
     def _load(self) -> None:
         """Plan all products and run every shape once, on padding, so that all code is loaded."""
         stream = new_stream()
+        cuda.synchronize()  # copies and clears above went to the legacy stream, which this one ignores
         weights = self.weights.layers
         for rows in sorted({*self.spec.decode_batches, *self.spec.prefill_tokens}):
             views = self.activations.rows(rows)
