@@ -11,21 +11,25 @@ from scheduler import state as sc
 
 
 @njit
+def publish_tokens(ring, state, lane, lanes):
+    """Write the tokens of a step into extents and logs; nobody is told yet. All lanes."""
+    for seat in range(lane, state.config[sc.G_SEATS], lanes):
+        here = seat * sc.SEAT_WORDS
+        if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
+            _publish_token(ring, state, here)
+
+
+@njit
 def publish(ring, state, lane, lanes):
-    """Write what happened on each seat: payload first, then its control word. All lanes."""
+    """Release the control words of all seats. All lanes, after `publish_logs` and a barrier.
+
+    The log's head goes before the control words that count its entries: a reader that finds
+    fewer entries than a count it saw a poll ago knows that it lost some.
+    """
     seats = state.seats
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
         here = seat * sc.SEAT_WORDS
-        slot = seats[here + sc.SE_OUT_SLOT]
-        if slot != sc.NO_SLOT:
-            word = seats[here + sc.SE_OUT_W0]
-            if seats[here + sc.SE_OUT_TOKEN] >= 0:
-                _publish_token(ring, state, here, slot, word)
-            # pairs with the reader's acquire: the tokens that the word counts are there
-            store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
-            seats[here + sc.SE_OUT_SLOT] = sc.NO_SLOT
-            if seats[here + sc.SE_SLOT] == slot:
-                seats[here + sc.SE_W0] = word
+        _publish_outcome(ring, state, here)
         slot = seats[here + sc.SE_SLOT]
         if slot != sc.NO_SLOT:
             word = pack_ctl(
@@ -40,21 +44,44 @@ def publish(ring, state, lane, lanes):
 
 
 @njit
-def _publish_token(ring, state, here, slot, word):
-    token = state.seats[here + sc.SE_OUT_TOKEN]
+def publish_seat(ring, state, seat):
+    """Write at once what happened on a seat. Lane 0, while the others wait."""
+    here = seat * sc.SEAT_WORDS
+    if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
+        _publish_token(ring, state, here)
+        publish_logs(ring, state)
+    _publish_outcome(ring, state, here)
+
+
+@njit
+def _publish_outcome(ring, state, here):
+    seats = state.seats
+    slot = seats[here + sc.SE_OUT_SLOT]
+    if slot != sc.NO_SLOT:
+        word = seats[here + sc.SE_OUT_W0]
+        # pairs with the reader's acquire: the tokens that the word counts are there
+        store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
+        seats[here + sc.SE_OUT_SLOT] = sc.NO_SLOT
+        if seats[here + sc.SE_SLOT] == slot:
+            seats[here + sc.SE_W0] = word
+
+
+@njit
+def _publish_token(ring, state, here):
+    slot, token = state.seats[here + sc.SE_OUT_SLOT], state.seats[here + sc.SE_OUT_TOKEN]
+    incarnation = ctl_incarnation(state.seats[here + sc.SE_OUT_W0])
+    state.seats[here + sc.SE_OUT_TOKEN] = -1
     front_end = state.seats[here + sc.SE_OUT_FRONT_END]
     ring.tokens[state.seats[here + sc.SE_OUT_INDEX]] = token
     entries = ring.log.shape[0] // (ring.fe_sched.shape[0] // at.FE_WORDS)
     position = fetch_add(state.front_ends, front_end * sc.FRONT_END_WORDS + sc.FR_LOG_HEAD, 1)
     # relaxed, not plain: a reader that lags by a whole log may read it meanwhile (and will know)
-    store_relaxed(
-        ring.log, front_end * entries + position % entries, pack_log(slot, ctl_incarnation(word), token)
-    )
+    store_relaxed(ring.log, front_end * entries + position % entries, pack_log(slot, incarnation, token))
 
 
 @njit
 def publish_logs(ring, state):
-    """Release the heads of the token logs that grew. Lane 0, after all lanes published."""
+    """Release the heads of the token logs that grew. Lane 0, after all lanes wrote their tokens."""
     for front_end in range(state.front_ends.shape[0] // sc.FRONT_END_WORDS):
         here = front_end * sc.FRONT_END_WORDS
         head = state.front_ends[here + sc.FR_LOG_HEAD]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
 from ring import layout as at
+from ring.atomics import store_release
 from ring.jit import njit
 from ring.layout import DESCRIPTOR_WORDS
 from ring.recorder import E_ADMIT, E_PREEMPT, record
@@ -13,6 +14,7 @@ from scheduler import state as sc
 from scheduler.blocks import blocks_for, free_blocks, take_blocks
 from scheduler.collect import end_seat
 from scheduler.ending import forget, leave_waiting
+from scheduler.publish import publish_seat
 
 
 @njit
@@ -131,10 +133,11 @@ def preempt(ring, state, io, seat, now):
     state.slots[record_at + sc.SL_WAIT_INDEX] = core[sc.K_WAITING]
     state.waiting[core[sc.K_WAITING]] = slot
     core[sc.K_WAITING] += 1
-    if seats[here + sc.SE_OUT_SLOT] == sc.NO_SLOT:
-        seats[here + sc.SE_OUT_SLOT] = slot
-        seats[here + sc.SE_OUT_TOKEN] = -1
-    seats[here + sc.SE_OUT_W0] = pack_ctl(seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)
+    # At once, not beside the next graph: in this very turn the request may get another seat, whose
+    # control word must not be overtaken and whose prefill reads the last token from the extent.
+    publish_seat(ring, state, seat)
+    word = pack_ctl(seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)
+    store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
     freed = _vacate(state, io, seat)
     core[sc.K_PREEMPTIONS] += 1
     record(ring.flight, core[sc.K_RECORDS], now, E_PREEMPT, slot, seat, generated, freed)

@@ -19,7 +19,7 @@ from scheduler.choose import choose, launch_planned, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
 from scheduler.collect import collect
 from scheduler.ending import end_doomed_waiting, finish_draining, watch
-from scheduler.publish import beat, publish, publish_logs, publish_status
+from scheduler.publish import beat, publish, publish_logs, publish_status, publish_tokens
 from scheduler.seats import reap
 from scheduler.swap import swap
 
@@ -81,10 +81,14 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         lane_barrier()
     if lane == 0 and core[sc.K_PLAN] != sc.NOTHING:
         launch_planned(ring, state, io, table, launcher, now)
-    publish(ring, state, lane, lanes)
+    publish_tokens(ring, state, lane, lanes)
     lane_barrier()
     if lane == 0:
         publish_logs(ring, state)
+    lane_barrier()
+    publish(ring, state, lane, lanes)
+    lane_barrier()
+    if lane == 0:
         if core[sc.K_DYING] != 0:
             finish_draining(ring, state, now)
         _check_stop(ring, state, now)
