@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import numpy as np
@@ -13,7 +12,6 @@ from rdma.slots import SlotTracker
 from rdma.staging import Share, Staging
 from rdma.transport import Transport
 from ring import layout as at
-from ring.memory import process_start_ticks
 from ring.sections import LINE
 from ring.words import RELEASE, SLOTS_PER_DOORBELL, pack_req
 
@@ -38,7 +36,9 @@ def take_place(
     give_up = time.monotonic() + deadline_s
     read = _look(transport, share, staging)
     pid, started = int(staging.view("port")[at.P_PID]), int(staging.view("port")[at.P_STARTED])
-    if pid and int(staging.view("port")[at.P_GENERATION]) == int(staging.view("fence")[at.F_FENCE]):
+    if (pid or started) and int(staging.view("port")[at.P_GENERATION]) == int(
+        staging.view("fence")[at.F_FENCE]
+    ):
         _confirm_and_fence(transport, share, staging, pid, started, takeover)
         read()
     fence = int(staging.view("fence")[at.F_FENCE])
@@ -73,15 +73,19 @@ def _confirm_and_fence(
     """Declare the holder of the place dead, if it is and if that was asked for."""
     if not transport.holder_gone(share.front_end, pid, started):
         raise FrontEndHeld(
-            f"front end {share.front_end} is held by process {pid}, which is not known to have ended: "
+            f"front end {share.front_end} is held by {_holder(pid)}, which is not known to have ended: "
             "stop it, or take another front end"
         )
     if not takeover:
         raise AttachError(
-            f"front end {share.front_end} was held by process {pid}, which ended without closing its port: "
+            f"front end {share.front_end} was held by {_holder(pid)}, which ended without closing its port: "
             "attach with takeover=True to have its requests ended and take its place"
         )
     transport.declare_dead(share.front_end)
+
+
+def _holder(pid: int) -> str:
+    return f"process {pid}" if pid else "a process on another host"
 
 
 def _occupy(transport: Transport, share: Share, staging: Staging, slots: SlotTracker, fence: int) -> int:
@@ -104,8 +108,7 @@ def _occupy(transport: Transport, share: Share, staging: Staging, slots: SlotTra
     doorbell[:] = (odd << np.arange(SLOTS_PER_DOORBELL)).sum(axis=1)
     batch.add(PUBLISH, share.doorbell, staging.doorbell, doorbell.shape[0])
     port = staging.view("port")
-    port[at.P_PID] = os.getpid()
-    port[at.P_STARTED] = process_start_ticks(os.getpid()) or 0
+    port[at.P_PID], port[at.P_STARTED] = transport.identity()
     port[at.P_GENERATION] = fence
     port[at.P_BEAT] += 1
     batch.add(PUBLISH, share.line(at.FE_PORT), staging.port, LINE)

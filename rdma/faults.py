@@ -110,6 +110,9 @@ class FaultyTransport(Transport):
         self._check()
         self._inner.complete(deadline_s)
 
+    def identity(self) -> tuple[int, int]:
+        return self._inner.identity()
+
     def holder_gone(self, front_end: int, pid: int, started: int) -> bool:
         return self._inner.holder_gone(front_end, pid, started)
 

@@ -116,7 +116,6 @@ class FrontEndPort:
             transport, self.share, self._staging, self._slots, takeover=takeover, deadline_s=deadline_s
         )
         self._reader.start_at(head)
-        self._compile()
 
     def warm_up(self) -> None:
         """Compile what a turn needs, by a turn about nothing, so that the first request does not wait."""
@@ -127,14 +126,6 @@ class FrontEndPort:
         self.transport.complete(self._deadline_s)
         self.transport.post(self._reader.token_reads())
         self.transport.complete(self._deadline_s)
-        self._reader.deliver()
-
-    def _compile(self) -> None:
-        """Run everything once on nothing, so that no request waits for a compiler."""
-        self._submitter.place((), self._track)
-        self._batch.clear()
-        self._reader.add_control_read(self._batch)
-        self._reader.token_reads()
         self._reader.deliver()
 
     # --- requests ---------------------------------------------------------------------------

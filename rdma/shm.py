@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from rdma.fencing import declare_dead
@@ -80,8 +82,12 @@ class ShmTransport(Transport):
     def complete(self, deadline_s: float = DEADLINE_S) -> None:
         """Nothing to wait for: a batch has run when its post returns."""
 
+    def identity(self) -> tuple[int, int]:
+        return os.getpid(), process_start_ticks(os.getpid()) or 0
+
     def holder_gone(self, front_end: int, pid: int, started: int) -> bool:
-        return process_start_ticks(pid) != started
+        # pid 0: on another host; only who runs its connection can tell, and then declares it dead
+        return pid > 0 and process_start_ticks(pid) != started
 
     def declare_dead(self, front_end: int) -> int:
         return declare_dead(self.memory.view, front_end)

@@ -126,8 +126,12 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def identity(self) -> tuple[int, int]:
+        """What to sign the front end's line with: process id and start time, or 0 and a session."""
+
+    @abstractmethod
     def holder_gone(self, front_end: int, pid: int, started: int) -> bool:
-        """Whether the process that holds a front end's line is confirmed to be no more."""
+        """Whether who signed a front end's line with (`pid`, `started`) is confirmed to be no more."""
 
     @abstractmethod
     def declare_dead(self, front_end: int) -> int:
@@ -148,8 +152,8 @@ class Transport(ABC):
         counters = self.counters
         counters.posts += 1
         counters.operations += batch.count
-        counters.bytes_read += 8 * read
-        counters.bytes_written += 8 * written
+        counters.bytes_read += 8 * int(read)
+        counters.bytes_written += 8 * int(written)
         self._run(batch)
 
     def __enter__(self) -> Transport:
