@@ -52,7 +52,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary, tables: Tables | None = None) -> None:
         self.vocabulary = vocabulary
-        self._tables = tables if tables is not None else build_tables(vocabulary)
+        self.tables = tables if tables is not None else build_tables(vocabulary)
         self._idle: list[Workspace] = []
         self._nfc = vocabulary.normalizer == "NFC"
         self._special = frozenset(a.id for a in vocabulary.added if a.special)
@@ -204,9 +204,9 @@ class Tokenizer:
         try:
             workspace = self._idle.pop()
         except IndexError:
-            workspace = Workspace(self._tables, _SMALLEST_WORKSPACE)
+            workspace = Workspace(self.tables, _SMALLEST_WORKSPACE)
         if len(data) > workspace.capacity:
-            workspace = Workspace(self._tables, len(data))
+            workspace = Workspace(self.tables, len(data))
         ids = workspace.out[: encode_text(data, workspace.address, mode)].copy()
         if workspace.capacity <= _LARGEST_KEPT:
             self._idle.append(workspace)

@@ -1,0 +1,203 @@
+"""The tokenizer against Hugging Face ``tokenizers`` and the fastest exact peers.
+
+Exactness comes first: a peer whose ids differ from the reference's on any text of this bench is listed, but
+not compared with. Times are CPU time of the calling thread, from ``str`` to ids in hand; both sides of a
+ratio are measured in turn in one run. *Warm* texts have been encoded before; *cold* ones are seen once, by
+tokenizers with empty caches.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from blink_numba.bench.report import Row, median_row
+from blink_numba.bench.tokenizer_peers import HF, PEERS, Encode, Peer, tokenizer_json
+from blink_numba.bench.tokenizer_texts import KINDS, texts
+from tokenizer import Tokenizer, load, published
+
+VOCABULARIES = ("smollm2", "llama3")
+WARM_TOKENS = (10, 256, 2048)
+COLD_TOKENS = 256
+_WARM_TEXTS = 8
+_COLD_TEXTS = 160
+_STREAM_TOKENS = 200_000
+
+#: Targets of the ratios to Hugging Face by kind of text and tokens; other combinations are shown without.
+TARGETS = {
+    **{(kind, n): float(t) for kind in ("en", "code") for n, t in ((10, 15), (256, 30), (2048, 45))},
+    **{("cjk", n): 12.0 for n in (256, 2048)},
+}
+COLD_TARGETS = {"smollm2": 2.0, "llama3": 1.0}
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One vocabulary in this bench: ours, and the tokenizer.json that the peers read."""
+
+    name: str
+    ours: Tokenizer
+    json: str
+
+    def make(self, peer: Peer) -> Encode | None:
+        return peer.make(self.name, self.ours.vocabulary, self.json)
+
+
+def run(
+    repeats: Annotated[int, typer.Option(help="Rounds of each measurement; the median counts.")] = 7,
+    peers: Annotated[bool, typer.Option(help="Compare with the installed peers, not only with HF.")] = True,
+    plot: Annotated[str, typer.Option(help="Also draw the ratios to this SVG or PNG file.")] = "",
+) -> list[Row]:
+    """Tokenizer speed against Hugging Face and the fastest exact peers, after a check of exactness.
+
+    Parameters
+    ----------
+    repeats : int
+        Rounds of each measurement; the median counts.
+    peers : bool
+        Compare with all installed peers; otherwise only with Hugging Face.
+    plot : str
+        File for a plot of the ratios; needs matplotlib.
+
+    Returns
+    -------
+    list of Row
+    """
+    rows: list[Row] = []
+    mismatches = 0
+    for name in VOCABULARIES:
+        ours = load(published.path(name))
+        subject = _Subject(name, ours, tokenizer_json(name, ours.vocabulary))
+        wrong = _wrong_texts(subject, PEERS if peers else (HF,))
+        mismatches += wrong.pop("blink-numba")
+        rows += [Row(f"{name}/inexact/{peer}", n, "texts", better="lower") for peer, n in wrong.items()]
+        rows += _warm_rows(subject, repeats)
+        rows += _cold_rows(subject, [p for p in PEERS if wrong.get(p.name) == 0], repeats)
+    rows.append(Row("mismatches", mismatches, "texts", 0.0, "lower"))
+    rows.append(_stream_row(load(published.path("smollm2")), repeats))
+    if plot:
+        _draw(rows, plot)
+    return rows
+
+
+def _length_of(subject: _Subject) -> Callable[[str], int]:
+    return lambda text: len(subject.ours.encode(text))
+
+
+def _wrong_texts(subject: _Subject, peers: Sequence[Peer]) -> dict[str, int]:
+    """Number of texts, of every kind and length, on which a tokenizer differs from Hugging Face."""
+    samples = [""]
+    for kind in KINDS:
+        for tokens in WARM_TOKENS:
+            samples += texts(kind, tokens, 20, 1, _length_of(subject))
+    samples += [" " * 300, "a" * 5000, "\n \n\t x" * 50, "ab" * 4000, "I'M don't 'ſ 1234567", "\x00\x04 \u0378é"]
+    reference = subject.make(HF)
+    assert reference is not None
+    expected = [list(reference(s)) for s in samples]
+    encoders = {"blink-numba": lambda s: subject.ours.encode(s).tolist()}
+    for peer in peers:
+        if peer is not HF and peer.installed and (encode := subject.make(peer)) is not None:
+            encoders[peer.name] = encode
+    return {
+        name: sum(list(encode(s)) != ids for s, ids in zip(samples, expected))
+        for name, encode in encoders.items()
+    } | {HF.name: 0}
+
+
+def _cpu_seconds(encode: Callable[[str], object], samples: Sequence[str], loops: int = 1) -> float:
+    start = time.thread_time_ns()
+    for _ in range(loops):
+        for text in samples:
+            encode(text)
+    return (time.thread_time_ns() - start) / 1e9 / loops
+
+
+def _warm_rows(subject: _Subject, repeats: int) -> list[Row]:
+    reference = subject.make(HF)
+    assert reference is not None
+    ours = subject.ours.encode
+    rows = []
+    for kind in KINDS:
+        for tokens in WARM_TOKENS:
+            samples = texts(kind, tokens, _WARM_TEXTS, 2, _length_of(subject))
+            counted = sum(map(_length_of(subject), samples))
+            loops = max(1, 40_000 // counted)
+            _cpu_seconds(reference, samples)
+            _cpu_seconds(ours, samples, loops)
+            ratios, own = [], []
+            for _ in range(repeats):
+                theirs = _cpu_seconds(reference, samples, max(1, loops // 10))
+                own.append(_cpu_seconds(ours, samples, loops))
+                ratios.append(theirs / own[-1])
+            name = f"{subject.name}/{kind}"
+            microseconds = [seconds / len(samples) * 1e6 for seconds in own]
+            rows.append(median_row(f"{name}/vs_hf/{tokens}", ratios, "x", TARGETS.get((kind, tokens))))
+            rows.append(median_row(f"{name}/us/{tokens}", microseconds, "us", better="lower"))
+    return rows
+
+
+def _cold_rows(subject: _Subject, exact: Sequence[Peer], repeats: int) -> list[Row]:
+    """Cold time of the fastest exact peer over ours, each text seen once by tokenizers made anew."""
+    rows = []
+    for kind in ("en", "code", "cjk"):
+        of_round: dict[str, list[float]] = {}
+        for n in range(max(3, repeats // 2)):
+            samples = texts(kind, COLD_TOKENS, _COLD_TEXTS, 100 + n, _length_of(subject))
+            counted = sum(map(_length_of(subject), samples))
+            fresh = Tokenizer(subject.ours.vocabulary, subject.ours.tables)
+            encoders: dict[str, Callable[[str], object]] = {"blink-numba": fresh.encode}
+            encoders |= {p.name: e for p in exact if (e := subject.make(p)) is not None}
+            for name, encode in encoders.items():
+                encode("")  # what is set up at the first call is not a matter of the text
+                nanoseconds = _cpu_seconds(encode, samples) / counted * 1e9
+                of_round.setdefault(name, []).append(nanoseconds)
+        own = of_round.pop("blink-numba")
+        case = f"{subject.name}/{kind}"
+        for name, values in of_round.items():
+            rows.append(median_row(f"{case}/cold_ns_per_token/{name}", values, "ns", better="lower"))
+        rows.append(median_row(f"{case}/cold_ns_per_token/blink-numba", own, "ns", better="lower"))
+        best = min(of_round, key=lambda name: statistics.median(of_round[name]))
+        ratios = [theirs / ours for theirs, ours in zip(of_round[best], own)]
+        rows.append(
+            median_row(f"{case}/vs_best_exact/cold", ratios, "x", COLD_TARGETS[subject.name], best=best)
+        )
+    return rows
+
+
+def _stream_row(ours: Tokenizer, repeats: int) -> Row:
+    """Tokens a second through `StreamDecoder.push`, one at a time, over English, Chinese and Japanese."""
+    samples = [t for kind in ("en", "cjk") for t in texts(kind, 2048, 8, 3, lambda s: len(ours.encode(s)))]
+    ids = [i for text in samples for i in ours.encode(text).tolist()]
+    ids = (ids * (_STREAM_TOKENS // len(ids) + 1))[:_STREAM_TOKENS]
+    rates = []
+    for _ in range(repeats):
+        stream = ours.stream_decoder()
+        start = time.thread_time_ns()
+        for token in ids:
+            stream.push(token)
+        rates.append(len(ids) / ((time.thread_time_ns() - start) / 1e3))
+        stream.flush()
+    return median_row("stream_decode_mtok_s", rates, "Mtok/s", 2.0)
+
+
+def _draw(rows: Sequence[Row], file: str) -> None:
+    """Bars of the ratios to Hugging Face, with a mark at each target."""
+    from matplotlib.figure import Figure
+
+    shown = [r for r in rows if "/vs_hf/" in r.case or "/vs_best_exact/" in r.case]
+    figure = Figure(figsize=(8, 0.28 * len(shown) + 1), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(shown))
+    axes.barh(places, [r.value for r in shown], color=["C0" if r.ok is not False else "C3" for r in shown])
+    axes.plot([r.target or float("nan") for r in shown], places, "k|", markersize=12, label="target")
+    axes.set_yticks(places, [r.case for r in shown], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("times faster")
+    axes.legend(loc="lower right")
+    figure.savefig(file)
