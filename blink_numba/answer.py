@@ -88,8 +88,16 @@ class Answer:
         "_withheld", "finish", "stop_reason", "tokens",
     )  # fmt: skip
 
-    def __init__(self, decoder: Decoder, *, stops: tuple[str, ...] = (), eos_ids: frozenset[int] = frozenset(),
-                 stop_ids: frozenset[int] = frozenset(), min_tokens: int = 0, include_stop: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        stops: tuple[str, ...] = (),
+        eos_ids: frozenset[int] = frozenset(),
+        stop_ids: frozenset[int] = frozenset(),
+        min_tokens: int = 0,
+        include_stop: bool = False,
+    ) -> None:
         self._decoder = decoder
         self._stops = _stop_strings(stops) if stops else None
         self._end_ids = eos_ids | stop_ids

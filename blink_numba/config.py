@@ -36,7 +36,9 @@ class ServeConfig(BaseModel):
     max_model_len: int | None = Field(None, ge=2, description="Most tokens of prompt and answer together.")
     max_num_seqs: int | None = Field(None, ge=1, le=4096, description="Most requests in the batch.")
     gpu_memory_utilization: float = Field(0.9, gt=0.0, le=1.0, description="Part of the GPU's memory to use.")
-    kv_tokens: int | None = Field(None, ge=1, description="Tokens the KV cache holds, instead of a part of memory.")
+    kv_tokens: int | None = Field(
+        None, ge=1, description="Tokens the KV cache holds, instead of a part of memory."
+    )
     block_size: int = Field(16, ge=1, le=1024, description="Tokens of a KV block.")
     threads: int | None = Field(None, ge=1, description="Threads of the CPU engine.")
     scheduling_policy: str = Field("fcfs", description="Scheduling policy.")
@@ -44,24 +46,34 @@ class ServeConfig(BaseModel):
         "faf", description="Launch strategy of the CUDA backend."
     )
     batch_invariant: bool = Field(False, description="Answers that do not depend on the batch (CUDA).")
-    slots: int = Field(1024, ge=32, le=65536, description="Slots of the ring: most requests accepted at once.")
-    ring: str | None = Field(None, description="Name of the ring in shared memory; one of this process by default.")
+    slots: int = Field(
+        1024, ge=32, le=65536, description="Slots of the ring: most requests accepted at once."
+    )
+    ring: str | None = Field(
+        None, description="Name of the ring in shared memory; one of this process by default."
+    )
 
     # front end
     served_model_name: list[str] = Field(default_factory=list, description="Names that requests may ask for.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    api_key: list[str] = Field(default_factory=list, repr=False, description="Keys that are let in; none: everybody.")
+    api_key: list[str] = Field(
+        default_factory=list, repr=False, description="Keys that are let in; none: everybody."
+    )
     max_body_size: int = Field(4 << 20, ge=1024, description="Most bytes of a request's body.")
     request_timeout: float | None = Field(None, gt=0.0, description="Deadline of every request, in seconds.")
-    queue_timeout: float = Field(5.0, ge=0.0, description="Seconds to wait for room in the ring before a 503.")
+    queue_timeout: float = Field(
+        5.0, ge=0.0, description="Seconds to wait for room in the ring before a 503."
+    )
     write_timeout: float = Field(30.0, gt=0.0, description="Seconds a client may stop reading.")
     header_timeout: float = Field(10.0, gt=0.0, description="Seconds a client may take to send its header.")
     body_timeout: float = Field(30.0, gt=0.0, description="Seconds a client may take to send its body.")
     drain_timeout: float = Field(30.0, ge=0.0, description="Seconds to finish requests after SIGTERM.")
     front_end_cpus: str | None = Field(None, description="Cores to pin the front end to, such as 0,2-3.")
     access_log: bool = Field(True, description="A line of JSON for each request.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level that is logged."
+    )
 
     @field_validator("served_model_name", "api_key", mode="before")
     @classmethod
@@ -95,8 +107,8 @@ class ServeConfig(BaseModel):
         from blink_numba.frontend.settings import FrontEndSettings
 
         return FrontEndSettings(
-            model=self.model, served_names=tuple(self.served_model_name) or (self.model,), ring=self.ring_name,
-            host=self.host, port=self.port, api_keys=tuple(self.api_key), max_body_bytes=self.max_body_size,
+            model=self.model, served_names=tuple(self.served_model_name) or (self.model,),
+            ring=self.ring_name, host=self.host, port=self.port, api_keys=tuple(self.api_key), max_body_bytes=self.max_body_size,
             header_timeout_s=self.header_timeout, body_timeout_s=self.body_timeout,
             write_timeout_s=self.write_timeout, queue_timeout_s=self.queue_timeout,
             request_timeout_s=self.request_timeout, drain_timeout_s=self.drain_timeout,

@@ -38,7 +38,7 @@ class _Pending:
     """
 
     def __init__(self, output: RequestOutput, params: SamplingParams, tokenizer: Tokenizer,
-                 tell: Callable[[tuple[_Pending, int, list[int], Reason, float]], None]) -> None:  # fmt: skip
+                 tell: Callable[[tuple], object]) -> None:  # fmt: skip
         self.output, self.params = output, params
         self.submissions: list[Submission] = []
         self.answers = [
@@ -193,13 +193,18 @@ class LLM:
         GenerationError
             A request could not be finished; the others were cancelled.
         """
-        texts = [prompts] if _is_one(prompts) else list(prompts)  # type: ignore[arg-type]
+        texts: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
         params = _one_each(sampling_params, len(texts))
         return self._run([self._tokens(text) for text in texts], params, progress)
 
-    def chat(self, messages: Conversation | Sequence[Conversation],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-             add_generation_prompt: bool = True, progress: bool | None = None) -> list[RequestOutput]:  # fmt: skip
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
         """Answer conversations; as `generate`, with the model's chat template.
 
         Parameters
@@ -207,11 +212,15 @@ class LLM:
         messages : conversation or sequence of conversations
             A conversation is a sequence of ``{"role": …, "content": …}``.
         """
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        conversations: list[Any] = (
+            [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+        )
         prompts = []
         for conversation in conversations:
             text = self.tokenizer.apply_chat_template(
-                conversation, add_generation_prompt=add_generation_prompt, tokenize=False  # type: ignore[arg-type]
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,  # type: ignore[arg-type]
             )
             prompts.append((str(text), self.tokenizer.encode(str(text), parse_special=True)))
         return self._run(prompts, _one_each(sampling_params, len(prompts)), progress)
@@ -226,7 +235,9 @@ class LLM:
         news: asyncio.Queue = asyncio.Queue()
         params = sampling_params or SamplingParams()
         text, ids = self._tokens(prompt)
-        pending = self._submit([(text, ids)], [params], lambda item: loop.call_soon_threadsafe(news.put_nowait, item))[0]
+        pending = self._submit(
+            [(text, ids)], [params], lambda item: loop.call_soon_threadsafe(news.put_nowait, item)
+        )[0]
         try:
             while not pending.output.finished:
                 self._apply(await news.get())
@@ -259,7 +270,7 @@ class LLM:
                 yield
 
     def _submit(self, prompts: list[tuple[str | None, np.ndarray]], params: list[SamplingParams],
-                tell: Callable[[tuple], None]) -> list[_Pending]:  # fmt: skip
+                tell: Callable[[tuple], object]) -> list[_Pending]:  # fmt: skip
         now = time.monotonic()
         pending, pairs = [], []
         for (text, ids), one in zip(prompts, params, strict=True):
@@ -300,7 +311,9 @@ class LLM:
         else:
             ids = np.asarray(prompt, np.int32)
         if not len(ids):
-            raise ParameterError("prompt", "the prompt is empty: an answer needs at least one token before it")
+            raise ParameterError(
+                "prompt", "the prompt is empty: an answer needs at least one token before it"
+            )
         if ids.min() < 0 or ids.max() >= self._link.vocab_size:
             raise ParameterError("prompt", f"token ids must lie in 0 … {self._link.vocab_size - 1}")
         return (prompt if isinstance(prompt, str) else None), ids
@@ -351,4 +364,3 @@ def _with_bar(steps: Iterator[None], total: int, shown: bool | None) -> Iterator
         for step in steps:
             bar.advance(task)
             yield step
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -179,7 +179,7 @@ def _real(name: str, value: object, low: float, high: float) -> None:
 
 
 def _stops(stop: object) -> tuple[str, ...]:
-    stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[arg-type]
+    stops = (stop,) if isinstance(stop, str) else _sequence("stop", stop)
     if len(stops) > MAX_STOPS:
         raise ParameterError("stop", f"{len(stops)} stop strings; at most {MAX_STOPS} are taken")
     for text in stops:
@@ -193,9 +193,17 @@ def _stops(stop: object) -> tuple[str, ...]:
 
 
 def _stop_ids(ids: object) -> tuple[int, ...]:
-    ids = () if ids is None else tuple(ids)  # type: ignore[arg-type]
-    if len(ids) > MAX_STOP_IDS:
-        raise ParameterError("stop_token_ids", f"{len(ids)} stop ids; at most {MAX_STOP_IDS} are taken")
-    for token in ids:
+    tokens = _sequence("stop_token_ids", ids)
+    if len(tokens) > MAX_STOP_IDS:
+        raise ParameterError("stop_token_ids", f"{len(tokens)} stop ids; at most {MAX_STOP_IDS} are taken")
+    for token in tokens:
         _whole("stop_token_ids", token, 0, (1 << 31) - 1)
-    return tuple(int(token) for token in ids)
+    return tuple(int(token) for token in tokens)
+
+
+def _sequence(name: str, value: object) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise ParameterError(name, f"{name} must be a list, got {value!r}")
+    return tuple(value)

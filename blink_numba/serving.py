@@ -9,7 +9,6 @@ in service get an error, new ones are answered again once both are back.
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import signal
 import socket
@@ -181,7 +180,8 @@ class Serving:
             One of them keeps ending.
         """
         while not self._stopping:
-            assert self._engine is not None and self._front_end is not None
+            assert self._engine is not None
+            assert self._front_end is not None
             if not self._engine.alive():
                 log.error("the engine ended: %s", self._engine.failure())
                 self._again("engine")
@@ -204,7 +204,9 @@ class Serving:
     def _again(self, what: str) -> None:
         now = time.monotonic()
         if len(self._restarts) == RESTARTS and now - self._restarts[0] < RESTART_WINDOW_S:
-            raise ServingError(f"the {what} ended {RESTARTS + 1} times within {RESTART_WINDOW_S:g} s: giving up")
+            raise ServingError(
+                f"the {what} ended {RESTARTS + 1} times within {RESTART_WINDOW_S:g} s: giving up"
+            )
         self._restarts.append(now)
 
     def stop(self) -> None:
@@ -253,5 +255,3 @@ def serve(config: ServeConfig, on_progress: Callable[[str], None], on_ready: Cal
         log.error("%s", error)
         return 1
     return 0
-
-

@@ -161,8 +161,17 @@ class InstantEngine:
         Time of a step: each live request gets one token a step.
     """
 
-    def __init__(self, name: str, *, slots: int = 1024, max_model_len: int = 4096, vocab_size: int = 1 << 17,
-                 eos_ids: tuple[int, ...] = (), step_ns: int = 0, arena_tokens: int = 4 << 20) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        *,
+        slots: int = 1024,
+        max_model_len: int = 4096,
+        vocab_size: int = 1 << 17,
+        eos_ids: tuple[int, ...] = (),
+        step_ns: int = 0,
+        arena_tokens: int = 4 << 20,
+    ) -> None:
         geometry = RingGeometry(slots=slots, arena_tokens=arena_tokens)
         self.ring_name = name
         self.memory = RingMemory.create(name, geometry, max_model_len=max_model_len, vocab_size=vocab_size)

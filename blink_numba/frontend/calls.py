@@ -24,6 +24,7 @@ _FAILURES = {
     Reason.SHUTDOWN: (503, "the server is shutting down"),
     Reason.CANCELLED: (503, "the request was cancelled"),
 }
+_API_NAMES = {"stop_ids": "stop_token_ids"}
 _FINISHED_AS = {Reason.DEADLINE: "deadline", Reason.CANCELLED: "abort"}
 
 
@@ -238,5 +239,5 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, PromptTooLong):
         return ApiError(400, str(error), param="prompt", code="context_length_exceeded")
     if isinstance(error, BadParameter):
-        return ApiError(400, str(error), param=error.parameter)
+        return ApiError(400, str(error), param=_API_NAMES.get(error.parameter, error.parameter))
     return ApiError(500, f"{type(error).__name__}: {error}")

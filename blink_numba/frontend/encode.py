@@ -63,8 +63,9 @@ class ChunkEncoder:
              counts: dict[str, int] | None = None) -> str:  # fmt: skip
         """The chunk that ends an answer, with what is left of its text."""
         role = "" if self._started else self._role()
-        reason = "" if stop_reason is None else f',"stop_reason":{json.dumps(stop_reason, ensure_ascii=False)}'
-        return f"{role}{self._before}{quote(text)}{self._middle}{quote(finish)}{reason}}}]{self._usage(counts)}}}\n\n"
+        reason = "" if stop_reason is None else f',"stop_reason":{json.dumps(stop_reason)}'
+        end = f"{reason}}}]{self._usage(counts)}}}\n\n"
+        return f"{role}{self._before}{quote(text)}{self._middle}{quote(finish)}{end}"
 
     def counted(self, text: str, counts: dict[str, int]) -> str:
         """A chunk of text that also tells the usage so far."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from blink_numba.errors import ParameterError
+
 
 class ApiError(Exception):
     """An answer other than 200.
@@ -28,8 +30,16 @@ class ApiError(Exception):
         Further headers of the response.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None,
-                 retry_after_s: int | None = None, headers: dict[str, str] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.headers = dict(headers or {})
@@ -59,15 +69,21 @@ def invalid(param: str | None, message: str, code: str | None = None) -> ApiErro
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first finding of pydantic, as a 400 that names the parameter."""
-    finding = error.errors(include_url=False, include_context=True)[0]
+    """What pydantic found first, as a 400 that names the parameter."""
+    findings = error.errors(include_url=False, include_context=True)
+    # Where a value may have several forms, the form that it came closest to tells most.
+    field = findings[0]["loc"][:1]
+    finding = max([one for one in findings if one["loc"][:1] == field], key=lambda one: len(one["loc"]))
     kind = finding["type"]
     if kind == "json_invalid":
         reason = finding.get("ctx", {}).get("error", "not JSON")
         return ApiError(400, f"the body is not valid JSON: {reason}")
-    param = parameter_path(finding["loc"]) or None
+    cause = finding.get("ctx", {}).get("error")
+    param = cause.param if isinstance(cause, ParameterError) else parameter_path(finding["loc"]) or None
     if kind == "extra_forbidden":
-        return invalid(param, f"the parameter {param!r} is unknown or not supported here", "unsupported_parameter")
+        return invalid(
+            param, f"the parameter {param!r} is unknown or not supported here", "unsupported_parameter"
+        )
     if kind == "missing":
         return invalid(param, f"the parameter {param!r} is required", "missing_required_parameter")
     message = finding["msg"].removeprefix("Value error, ")

@@ -215,23 +215,26 @@ class Gate:
                 self._write_log(exchange)
 
     async def _fail(self, exchange: Exchange, error: Exception) -> None:
-        if isinstance(error, HTTPException):  # the router's
+        if isinstance(error, ApiError):
+            refusal = error
+        elif isinstance(error, HTTPException):  # the router's
             detail = f"{exchange.scope['method']} {exchange.path}: {error.detail}"
-            error = ApiError(error.status_code, detail, code="unknown_url", headers=dict(error.headers or {}))
+            headers = dict(error.headers or {})
+            refusal = ApiError(error.status_code, detail, code="unknown_url", headers=headers)
         elif isinstance(error, ParameterError):
-            error = ApiError(400, str(error), param=error.param)
+            refusal = ApiError(400, str(error), param=error.param)
         elif isinstance(error, TokenizerError):
-            error = ApiError(400, str(error))
-        elif not isinstance(error, ApiError):
+            refusal = ApiError(400, str(error))
+        else:
             logging.getLogger("blink_numba").error("request %s failed", exchange.request_id, exc_info=error)
-            error = ApiError(500, "internal error; the server's log has it under this request id")
-        await exchange.fail(error)
+            refusal = ApiError(500, "internal error; the server's log has it under this request id")
+        await exchange.fail(refusal)
 
     def _admit(self, exchange: Exchange) -> None:
         if self._keys and exchange.path not in _OPEN_PATHS:
             given = exchange.headers.get(b"authorization", b"")
             token = given[7:] if given[:7].lower() == b"bearer " else b""
-            if not any([hmac.compare_digest(token, key) for key in self._keys]):
+            if not sum(hmac.compare_digest(token, key) for key in self._keys):
                 raise ApiError(401, "the API key is missing or wrong: send 'Authorization: Bearer KEY'",
                                code="invalid_api_key")  # fmt: skip
         if self.active > self._settings.max_requests and exchange.path not in _OPEN_PATHS:

@@ -86,7 +86,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Answer without the application, and close."""
         if self.transport.is_closing():
             return
-        answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        answering = (
+            self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        )
         if not answering:
             error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
             body = json.dumps({"error": error}).encode()

@@ -13,8 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from rdma.errors import ArenaFull, AttachError, RingFull, SubmitError
@@ -398,10 +399,8 @@ class EngineLink:
     def _close(self) -> None:
         port, self._port = self._port, None
         if port is not None:
-            try:
+            with suppress(TransportError):  # the engine may have gone first: nothing is left to release
                 port.close(deadline_s=2.0)
-            except TransportError:
-                pass  # the engine went first: nothing is left to release
 
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
         try:

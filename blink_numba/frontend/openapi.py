@@ -65,7 +65,12 @@ def document() -> dict[str, Any]:
         read: dict[str, Any] = {"summary": summary, "responses": _responses("401", "404", "503")}
         if "{model}" in path:
             read["parameters"] = [
-                {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+                {
+                    "name": "model",
+                    "in": "path",
+                    "required": True,
+                    "schema": {"type": "string", "minLength": 1},
+                }
             ]
         paths[path] = {"get": read}
     return {

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from blink_numba.errors import ParameterError
+
 MAX_MESSAGES = 4096
 
 
@@ -69,7 +71,7 @@ class Sampled(Body):
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Sampled:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise ParameterError("stream_options", "only allowed when stream is true")
         return self
 
 
@@ -132,7 +134,7 @@ class TokenizeRequest(Body):
     @model_validator(mode="after")
     def _one_of_both(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("give either prompt or messages")
+            raise ParameterError("prompt", "give either prompt or messages")
         return self
 
 

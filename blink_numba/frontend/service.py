@@ -71,7 +71,7 @@ class Service:
         text = self.tokenizer.apply_chat_template(
             turns, add_generation_prompt=body.add_generation_prompt is not False, tokenize=False
         )
-        prompt = await self._encode("messages", text, add_special=False)
+        prompt = await self._encode("messages", str(text), add_special=False)
         await self._answer(exchange, body, [prompt], params, chat=True, echoes=None,
                            names={"prompt": "messages", "max_tokens": _limit_name(body)})  # fmt: skip
 
@@ -87,10 +87,21 @@ class Service:
         echoes = [self.tokenizer.decode(prompt.tolist()) for prompt in prompts] if body.echo else None
         await self._answer(exchange, body, prompts, params, chat=False, echoes=echoes, names={})
 
-    async def _answer(self, exchange: Exchange, body: Sampled, prompts: list[np.ndarray], params: SamplingParams,
-                      *, chat: bool, echoes: list[str] | None, names: dict[str, str]) -> None:  # fmt: skip
+    async def _answer(
+        self,
+        exchange: Exchange,
+        body: Sampled,
+        prompts: list[np.ndarray],
+        params: SamplingParams,
+        *,
+        chat: bool,
+        echoes: list[str] | None,
+        names: dict[str, str],
+    ) -> None:
         if len(prompts) * params.n > self.settings.max_choices:
-            raise invalid("n", f"{len(prompts)} prompts × n={params.n} exceed {self.settings.max_choices} answers")
+            raise invalid(
+                "n", f"{len(prompts)} prompts × n={params.n} exceed {self.settings.max_choices} answers"
+            )
         call = Call(self.link, self.metrics, exchange.arrived)
         try:
             call.submit(prompts, params, self.tokenizer, self._eos_ids, self.max_model_len)
@@ -98,7 +109,7 @@ class Service:
             code = "context_length_exceeded" if error.param in ("prompt", "max_tokens") else None
             raise invalid(names.get(error.param, error.param), str(error), code) from None
         gone = asyncio.get_running_loop().create_future()
-        exchange.watch(lambda: gone.done() or _leave(call, gone))
+        exchange.watch(lambda: _leave(call, gone))
         head = {
             "id": ("chatcmpl-" if chat else "cmpl-") + exchange.request_id,
             "created": int(time.time()),
@@ -121,7 +132,10 @@ class Service:
                 raise ClientGone from None
             raise
         finally:
-            exchange.notes |= {"prompt_tokens": call.prompt_tokens, "completion_tokens": call.completion_tokens}
+            exchange.notes |= {
+                "prompt_tokens": call.prompt_tokens,
+                "completion_tokens": call.completion_tokens,
+            }
 
     async def _whole(self, exchange: Exchange, call: Call, chat: bool, head: dict) -> None:
         await call.complete()
@@ -161,7 +175,9 @@ class Service:
             if chunks and call.unfinished:
                 await exchange.write("".join(chunks).encode())
         if options is not None and options.include_usage:
-            chunks.append(encode.usage_chunk(chat, head, encode.usage(call.prompt_tokens, call.completion_tokens)))
+            chunks.append(
+                encode.usage_chunk(chat, head, encode.usage(call.prompt_tokens, call.completion_tokens))
+            )
         exchange.unwatch()
         await exchange.write("".join(chunks).encode() + encode.DONE, last=True)
 
@@ -223,7 +239,9 @@ class Service:
             503 before the first engine was seen.
         """
         if not self.link.max_model_len:
-            raise ApiError(503, f"no engine: {self.link.health.reason}", code="engine_unavailable", retry_after_s=2)
+            raise ApiError(
+                503, f"no engine: {self.link.health.reason}", code="engine_unavailable", retry_after_s=2
+            )
         return self.link.max_model_len
 
     # --- the other endpoints ---
@@ -241,9 +259,15 @@ class Service:
             special = body.add_special_tokens is True
         assert isinstance(text, str)
         ids = await asyncio.to_thread(self.tokenizer.encode, text, add_special=special, parse_special=True)
-        answer: dict[str, Any] = {"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids.tolist()}
+        answer: dict[str, Any] = {
+            "count": len(ids),
+            "max_model_len": self.max_model_len,
+            "tokens": ids.tolist(),
+        }
         if body.return_token_strs:
-            answer["token_strs"] = [self.tokenizer.token_bytes(i).decode(errors="replace") for i in ids.tolist()]
+            answer["token_strs"] = [
+                self.tokenizer.token_bytes(i).decode(errors="replace") for i in ids.tolist()
+            ]
         await exchange.respond_json(answer)
 
     async def detokenize(self, exchange: Exchange) -> None:
@@ -257,7 +281,9 @@ class Service:
 
     async def models(self, exchange: Exchange) -> None:
         """GET /v1/models"""
-        await exchange.respond_json({"object": "list", "data": [self._card(n) for n in self.settings.served_names]})
+        await exchange.respond_json(
+            {"object": "list", "data": [self._card(n) for n in self.settings.served_names]}
+        )
 
     async def model(self, exchange: Exchange) -> None:
         """GET /v1/models/{model}"""
@@ -298,7 +324,7 @@ class Service:
     def _gauges(self) -> list[tuple[str, str, float]]:
         link, status = self.link, self.link.health.status
         blocks = self.settings.kv_blocks or link.blocks
-        gauges = [
+        return [
             ("vllm:num_requests_running", "Requests in the batch", status.seats_used if status else 0),
             ("vllm:num_requests_waiting", "Requests that wait for a seat or a slot",
              link.waiting + (status.waiting if status else 0)),
@@ -308,7 +334,6 @@ class Service:
             ("blink_numba:ring_slots_used", "Slots of this front end in use", link.live),
             ("blink_numba:ring_waiting", "Requests that wait for a free slot", link.waiting),
         ]  # fmt: skip
-        return gauges
 
     def _counters(self) -> list[tuple[str, str, float]]:
         status = self.link.health.status
@@ -354,6 +379,7 @@ def _limit_name(body: ChatRequest) -> str:
 
 def _leave(call: Call, gone: asyncio.Future) -> None:
     """The client closed its connection."""
-    gone.set_result(None)
+    if not gone.done():
+        gone.set_result(None)
     call.abandon()
     call.fail(ApiError(499, "the client closed the connection"))

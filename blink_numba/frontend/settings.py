@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class FrontEndSettings:
         How long requests outlive an engine that died, in case another one adopts the ring.
     stall_timeout_s : float
         How long requests outlive the silence of an engine that lives.
+    first_engine_s : float
+        How long the start waits for an engine before it listens without one.
     max_choices : int
         Most answers (prompts × n) of one HTTP request.
     max_requests : int
@@ -68,6 +71,7 @@ class FrontEndSettings:
     heartbeat_timeout_s: float = 1.5
     engine_grace_s: float = 20.0
     stall_timeout_s: float = 60.0
+    first_engine_s: float = 30.0
     max_choices: int = 128
     max_requests: int = 4096
     access_log: bool = True
@@ -83,5 +87,8 @@ class FrontEndSettings:
     @classmethod
     def from_json(cls, text: str) -> FrontEndSettings:
         """Inverse of `to_json`."""
-        given = json.loads(text)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in json.loads(text).items()
+        }
+        return cls(**given)
