@@ -112,7 +112,7 @@ class CpuBackend:
     def restart(self, deadline_s: float) -> bool:
         """Go on after a fault, in place. False if the engine still works on the step that was given up."""
         assert self._state is not None
-        if not self._wait_step_over(deadline_s):
+        if not self.join(deadline_s) or not self._wait_step_over(deadline_s):
             return False
         abandon(state_view(self._state), step_view(self._io))
         self._start_scheduler()

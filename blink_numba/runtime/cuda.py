@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -95,15 +97,8 @@ class CudaBackend:
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # read when the driver starts
         self._config = config
         self._stream = new_stream()
-        limits = EngineLimits(
-            seats=config.max_seats or DEFAULT_SEATS,
-            max_model_len=config.max_model_len,
-            kv_tokens=config.kv_tokens or default_kv_tokens(model),
-            prefill_tokens=config.prefill_tokens or DEFAULT_PREFILL_TOKENS,
-            block_size=config.block_size,
-        )
         progress(f"loading {model.name} onto the GPU and compiling its kernels")
-        self.engine = CudaEngine(model, limits, batch_invariant=config.batch_invariant)
+        self.engine = self._make_engine(model, engine_limits(model, config))
         self.spec: EngineSpec = self.engine.spec
         progress(f"capturing {len(shapes(self.spec))} graphs")
         self._graphs = GraphSet(self.engine, self._stream, device_launch=config.launch != "while")
@@ -118,6 +113,11 @@ class CudaBackend:
         self._view: RingView | None = None
         self._executable: Any = None
         self._sticky: str | None = None
+        self._cleanup = ExitStack()
+
+    def _make_engine(self, model: Model, limits: EngineLimits) -> Any:
+        """What the scheduler launches; another engine's backend says another one here."""
+        return CudaEngine(model, limits, batch_invariant=self._config.batch_invariant)
 
     def _make_kernel(self, policy: Policy) -> Callable:
         from scheduler.loops.cuda import make_kernel
@@ -166,6 +166,7 @@ class CudaBackend:
         self._ring = Registered(words)
         self._state = cuda.to_device(self._host_state)
         self._executable = self._capture_scheduler()
+        self._cleanup.enter_context(settled())
         self._launch()
 
     def _capture_scheduler(self) -> Any:
@@ -205,13 +206,13 @@ class CudaBackend:
     def verdict(self) -> int | None:
         """Why the scheduler ended, None while it is resident."""
         (code,) = driver.cuStreamQuery(int(self._stream))
-        if code == _NOT_READY:
-            return None
+        assert self._view is not None
+        phase = int(self._view.status[at.S_PHASE])
+        if code == _NOT_READY:  # a step that hangs keeps the stream busy after the scheduler gave up
+            return sc.FAULTED if phase == at.PHASE_FAULTED else None
         if code != driver.CUresult.CUDA_SUCCESS:
             self._sticky = code.name
             return sc.FAULTED
-        assert self._view is not None
-        phase = int(self._view.status[at.S_PHASE])
         if phase == at.PHASE_STOPPED:
             return sc.STOPPED
         return sc.PARKED if phase == at.PHASE_PARKED else sc.FAULTED
@@ -252,11 +253,35 @@ class CudaBackend:
     def close(self) -> None:
         """Free what the GPU holds; the scheduler has ended (else the process must end first)."""
         if self._ring is not None and self.join(0.0):
+            self._cleanup.close()
             if self._executable is not None:
                 driver.cuGraphExecDestroy(self._executable)
             self._graphs.close()
             self._ring.close()
             self._ring = None
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """No memory is freed in here: a free would wait for the resident scheduler, for ever.
+
+    What is garbage already is freed first.
+    """
+    gc.collect()
+    cuda.current_context().deallocations.clear()
+    with cuda.defer_cleanup():
+        yield
+
+
+def engine_limits(model: Model, config: EngineConfig) -> EngineLimits:
+    """What a configuration asks of an engine on the GPU."""
+    return EngineLimits(
+        seats=config.max_seats or DEFAULT_SEATS,
+        max_model_len=config.max_model_len,
+        kv_tokens=config.kv_tokens or default_kv_tokens(model),
+        prefill_tokens=config.prefill_tokens or DEFAULT_PREFILL_TOKENS,
+        block_size=config.block_size,
+    )
 
 
 def default_kv_tokens(model: Model) -> int:

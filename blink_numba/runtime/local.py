@@ -27,6 +27,7 @@ from scheduler.recovery import adopt
 logger = logging.getLogger("blink_numba.engine")
 
 LOOK_S = 0.1  # how often the watchdog looks
+SILENCE_MARGIN_S = 1.0  # beyond a step's deadline, until a heartbeat that stands still is a fault
 MAX_RESTARTS = 5  # in place, within
 RESTART_WINDOW_S = 60.0
 _ERRORS = {
@@ -67,6 +68,10 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         progress(f"loading {config.model}")
         model = load_model(config.model, dummy=config.dummy)
         policy = named_policy(config.policy)
+        if kind == "cuda" and config.launch.startswith("host"):
+            from blink_numba.runtime.cuda_host import CudaHostBackend
+
+            return CudaHostBackend(model, config, policy, progress)
         if kind == "cuda":
             from blink_numba.runtime.cuda import CudaBackend
 
@@ -88,6 +93,8 @@ class LocalEngine:
         Takes a line of text at each stage of the start.
     attach : bool
         Go on with a ring whose engine died, keeping what is queued there, instead of making one.
+    backend : Backend, optional
+        What runs scheduler and engine, instead of one made for `config`; closed at the stop.
 
     Attributes
     ----------
@@ -104,13 +111,15 @@ class LocalEngine:
         progress: Callable[[str], None] = lambda line: None,
         *,
         attach: bool = False,
+        backend: Backend | None = None,
     ) -> None:
         self.config = config
         self.ring_name = config.ring_name
         self._failure: str | None = None
         self._restarts: list[float] = []
         self._closing = threading.Event()
-        self._backend = make_backend(config, progress)
+        self._beats = (0, 0)
+        self._backend = backend or make_backend(config, progress)
         self.backend = self._backend.name
         self.spec = self._backend.spec
         try:
@@ -153,13 +162,27 @@ class LocalEngine:
         while not self._closing.wait(LOOK_S):
             self._bury_dead_front_ends()
             verdict = self._backend.verdict()
-            if verdict is None:
+            silent = self._silent()
+            if verdict is None and not silent:
                 continue
             if verdict == sc.STOPPED:
                 return
-            self._report_fault()
+            self._report_fault(silent)
             if not self._restart():
                 return
+
+    def _silent(self) -> bool:
+        """Whether the heartbeat stood still for longer than any step may take.
+
+        Counted in looks, not in time: a process that was stopped for a while has not looked.
+        """
+        before, looks = self._beats
+        heartbeat = int(self.ring.view.status[at.S_HEARTBEAT])
+        self._beats = (heartbeat, looks + 1 if heartbeat == before else 0)
+        if self._beats[1] * LOOK_S <= self.config.step_deadline_s + SILENCE_MARGIN_S:
+            return False
+        self._beats = (heartbeat, 0)
+        return True
 
     def _bury_dead_front_ends(self) -> None:
         for front_end in range(self.ring.geometry.front_ends):
@@ -167,10 +190,12 @@ class LocalEngine:
                 logger.warning("front end %d died: its requests are ended", front_end)
                 declare_dead(self.ring.view, front_end)
 
-    def _report_fault(self) -> None:
+    def _report_fault(self, silent: bool) -> None:
         status = self.ring.view.status
         error, argument = int(status[at.S_ERROR]), int(status[at.S_ERROR_ARG])
         reason = _ERRORS.get(error, "the scheduler stopped: error {error}").format(argument=argument, error=error)
+        if silent and error == sc.NO_ERROR:
+            reason = f"the scheduler's heartbeat stood still for {self.config.step_deadline_s:g} s"
         logger.error("scheduler fault: %s", reason)
         for entry in entries(self.ring.view.flight)[-8:]:
             logger.error("  %d %s %s", entry.number, entry.event.name, entry.arguments)

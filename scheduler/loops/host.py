@@ -44,6 +44,8 @@ def run(words, narrow, state_words, step_words, table_words, launcher_core, key,
             state.core[sc.K_WINDOWS] += 1
             state.core[sc.K_WINDOW] = 0  # the driver knows no window
             launcher_core[L_WINDOW] = 0
+        elif verdict == sc.PARKED:
+            return verdict
         elif verdict == sc.STOPPED or verdict == sc.FAULTED:
             phase = at.PHASE_STOPPED if verdict == sc.STOPPED else at.PHASE_FAULTED
             store_release(ring.status, at.S_PHASE, phase)
