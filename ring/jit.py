@@ -2,7 +2,7 @@
 
 Numba's own cache looks only at the file that holds a function: an edit in a callee of
 another file goes unseen. So the cache folder is named after a hash of every source file
-of the sibling packages and of the compiler's versions; an edit anywhere is a new folder.
+of compiled code and of the compiler's versions; an edit anywhere is a new folder.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import numba
 import numpy as np
 
-_PACKAGES = ("ring", "graphs", "scheduler", "rdma", "blink_numba")
+# whatever compiled code is made from; a change elsewhere need not compile anything anew
+_SOURCES = ("ring", "graphs", "scheduler", "rdma", "blink_numba/engines")
 
 
 def source_digest() -> str:
-    """Hash of all protocol sources and of what compiles them (16 hex digits)."""
+    """Hash of the sources of compiled code and of what compiles them (16 hex digits)."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+    for folder in _SOURCES:
+        for path in sorted((root / folder).rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(path.read_bytes())
     for version in (numba.__version__, llvmlite.__version__, np.__version__, platform.python_version()):
@@ -57,7 +59,7 @@ def _use_own_cache_folder() -> bool:
 CACHING = _use_own_cache_folder()
 
 
-def njit(function=None, *, cache: bool | None = None, **options):
+def njit(function: Any = None, *, cache: bool | None = None, **options: Any) -> Any:
     """`numba.njit` as protocol code uses it: without the GIL, cached in the keyed folder.
 
     Parameters
@@ -71,5 +73,12 @@ def njit(function=None, *, cache: bool | None = None, **options):
         Passed on to `numba.njit`.
     """
     options.setdefault("nogil", True)
-    decorate = numba.njit(cache=CACHING if cache is None else cache, **options)
+    caching = CACHING if cache is None else cache
+
+    def decorate(body):
+        try:
+            return numba.njit(cache=caching, **options)(body)
+        except RuntimeError:  # no source file to key a cache by: typed at a prompt, or made by exec
+            return numba.njit(**options)(body)
+
     return decorate if function is None else decorate(function)

@@ -17,7 +17,7 @@ from scheduler.turn import turn
 @njit
 def run(words, narrow, state_words, step_words, table_words, launcher_words, key, may_admit, prefill_or_decode,
         victim):  # fmt: skip
-    """Turn until the ring's command word says stop, or a fault. Returns the last verdict.
+    """Turn until the ring's command words say stop or park, or a fault. Returns the last verdict.
 
     Parameters
     ----------
@@ -45,6 +45,8 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, key
         spins = 0
         if verdict == sc.CLOSE_WINDOW:
             close_window(ring, state, launcher, now)
+        elif verdict == sc.PARKED:
+            return verdict
         elif verdict == sc.STOPPED or verdict == sc.FAULTED:
             phase = at.PHASE_STOPPED if verdict == sc.STOPPED else at.PHASE_FAULTED
             store_release(ring.status, at.S_PHASE, phase)
