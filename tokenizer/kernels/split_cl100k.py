@@ -20,6 +20,7 @@ from tokenizer.kernels.memory import (
     line_ends,
     load_i64,
     load_u8,
+    not_ascii,
     shift_right,
     spaces,
     store_i64,
@@ -131,7 +132,7 @@ def mark_words_cl100k(state, text, length):
         other_ends = other & ~(shift_right(other, 1) | (next_other << 63))
         tails = free | was_tail  # last bytes of the characters that start free runs
         next_tail = 0
-        if leads != -1:
+        if not_ascii(block) & free != 0:
             two, three, four = leads_of_2(block) & free, leads_of_3(block) & free, leads_of_4(block) & free
             tails = (free & ~(two | three | four)) | (two << 1) | (three << 2) | (four << 3) | was_tail
             next_tail = shift_right(two, 63) | shift_right(three, 62) | shift_right(four, 61)
