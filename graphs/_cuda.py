@@ -10,6 +10,7 @@ from typing import Any
 import numba.cuda
 import numba.cuda.extending
 from cuda.bindings import driver as _driver  # pyright: ignore[reportAttributeAccessIssue]
+from numba.cuda.core import config as _config
 
 # typed Any: what Numba does to Python functions is beyond a type checker
 driver: Any = _driver
@@ -17,6 +18,9 @@ intrinsic: Any = numba.cuda.extending.intrinsic
 cuda_overload: Any = numba.cuda.extending.overload
 types: Any = numba.types
 cuda: Any = numba.cuda
+
+# a scheduler is one block and a decode step has few rows: low occupancy is meant
+_config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 __all__ = ["CudaError", "check", "cuda", "cuda_overload", "driver", "intrinsic", "new_stream", "types"]
 

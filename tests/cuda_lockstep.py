@@ -110,6 +110,10 @@ def _collective(kind: str, *operands):
 # --- what warps do together ---
 
 
+def _shuffle(warp):
+    return [warp[int(thread.waiting[2]) % WARP].waiting[1] for thread in warp]
+
+
 def _shuffle_xor(warp):
     return [warp[lane ^ thread.waiting[2]].waiting[1] for lane, thread in enumerate(warp)]
 
@@ -169,6 +173,7 @@ def _multiply_add(warp):
 
 
 _COLLECTIVES = {
+    "shuffle": _shuffle,
     "shuffle_xor": _shuffle_xor,
     "shuffle_down": _shuffle_down,
     "matrix_load": _matrix_load,
@@ -285,6 +290,10 @@ class _Cuda:
 
     def threadfence(self) -> None:
         """Threads run one at a time here."""
+
+    def shfl_sync(self, mask, value, lane):
+        assert mask == 0xFFFFFFFF
+        return _collective("shuffle", value, lane)
 
     def shfl_xor_sync(self, mask, value, step):
         assert mask == 0xFFFFFFFF

@@ -61,8 +61,8 @@ def expected(cache, q: np.ndarray, seat: int, position: int, group: int, head_di
 def decode(run, cache, q, seats, positions, head_dim: int, group: int, splits: int) -> np.ndarray:
     rows, kv_heads = q.shape[0], cache.keys.shape[1]
     out = np.full_like(q, POISON)
-    partial = np.full((rows, group * kv_heads, 2, head_dim), np.nan, np.float32)
-    stats = np.full((rows, group * kv_heads, 2, 2), np.nan, np.float32)
+    partial = np.full((rows, group * kv_heads, 3, head_dim), np.nan, np.float32)
+    stats = np.full((rows, group * kv_heads, 3, 2), np.nan, np.float32)
     arrivals = np.zeros((rows, kv_heads), np.int32)
     run(
         attention.decode_kernel(head_dim, group),

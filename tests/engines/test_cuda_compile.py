@@ -38,9 +38,10 @@ PREFILL = (WORDS, CACHE, CACHE, INT64, t.int64, INT64, INT64, INT32, BF16)
 KERNELS = {
     "embed_decode": (layers.embed_decode, EMBED),
     "embed_prefill": (layers.embed_prefill, EMBED),
-    "rms_norm": (layers.rms_norm, (FLOATS, VECTOR, t.float32, BF16)),
+    "rms_norm": (layers.norm_kernel(5120), (FLOATS, VECTOR, t.float32, BF16)),
     "last_tokens": (
-        layers.last_tokens, (INT64, INT64, INT64, INT32, FLOATS, VECTOR, t.float32, INT32, INT32, BF16)
+        layers.last_tokens_kernel(576),
+        (INT64, INT64, INT64, INT32, FLOATS, VECTOR, t.float32, INT32, INT32, BF16),
     ),
     "rope_llama": (layers.rope_kernel(64, False, False), ROPE),
     "rope_qwen2": (layers.rope_kernel(128, True, False), ROPE),

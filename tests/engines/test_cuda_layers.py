@@ -56,7 +56,7 @@ def test_norm_of_rows_wider_and_narrower_than_a_block(run):
     for width in (24, 600):
         residual = RNG.standard_normal((2, width)).astype(np.float32) * 3
         weight, out = RNG.standard_normal(width).astype(np.float32), np.zeros((2, width), np.uint16)
-        run(layers.rms_norm, 2, layers.NORM_THREADS, (residual, weight, EPSILON, out))
+        run(layers.norm_kernel(width), 2, layers.NORM_THREADS, (residual, weight, EPSILON, out))
         np.testing.assert_allclose(as_float(out), rms_norm(residual, weight, EPSILON), rtol=5e-3)
 
 
@@ -68,7 +68,7 @@ def test_only_runs_that_end_their_prompt_are_sampled(run):
     out = np.full((3, 32), 0x7FC0, np.uint16)
     runs = (np.array([4, 9, -1], np.int64), np.array([0, 3, 7, 7], np.int64), np.array([1, 0, 1], np.int64))
     arguments = (*runs, positions, residual, weight, EPSILON, seat, position, out)
-    run(layers.last_tokens, 3, layers.NORM_THREADS, arguments)
+    run(layers.last_tokens_kernel(32), 3, layers.NORM_THREADS, arguments)
     assert seat.tolist() == [4, -1, -1]
     assert position[0] == 102
     np.testing.assert_allclose(as_float(out[0]), rms_norm(residual[2], weight, EPSILON), rtol=5e-3)

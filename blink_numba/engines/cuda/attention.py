@@ -22,8 +22,9 @@ from functools import cache
 from blink_numba.engines.cuda import ptx
 from blink_numba.engines.cuda._cuda import cuda, libdevice, types
 
-CHUNK = 256  # positions whose softmax is accumulated as one; part of the result's definition
+CHUNK = 128  # positions whose softmax is accumulated as one; part of the result's definition
 TILE = 32  # positions staged in shared memory at once
+SPAN = 16  # neighbouring positions that lie in one block: block sizes are multiples of it
 STAGES = 2
 PREFILL_WARPS = 4
 HEAD_DIMS = (16, 32, 64, 128)
@@ -70,20 +71,32 @@ def chunk_function(head_dim: int, warps: int):
     scale = 1.0 / math.sqrt(head_dim) / math.log(2.0)  # exponentials are powers of two
 
     @cuda.jit(device=True, forceinline=True)
-    def stage_tile(shared, keys, values, table, table_at, head, heads, block_size, first, last):
-        """Start copying positions ``first : first + TILE``; those past `last` become zeros."""
-        for index in range(cuda.threadIdx.x, TILE * row_chunks, threads):
-            row, chunk = index // row_chunks, index % row_chunks
-            position = first + row
-            inside = position <= last
-            at = int64(0)
-            if inside:
-                block = table[table_at + position // block_size]
-                at = ((block * heads + head) * block_size + position % block_size) * row_bytes + chunk * 16
-            to = shared + uint32(row * row_bytes + ((chunk ^ (row & swizzle)) * 16))
-            size = int32(16 if inside else 0)
-            ptx.copy_async(to, keys + at, size)
-            ptx.copy_async(to + uint32(tile_bytes), values + at, size)
+    def stage_tile(shared, keys, values, spans, tile, first, last):
+        """Start copying positions ``first : first + TILE``; those past `last` become zeros.
+
+        `spans` is, in lane i, where span i of the chunk begins within keys and values.
+        """
+        for part in range(TILE // SPAN):
+            start = cuda.shfl_sync(0xFFFFFFFF, spans, tile * (TILE // SPAN) + part)
+            to_part = shared + uint32(part * SPAN * row_bytes)
+            for index in range(cuda.threadIdx.x, SPAN * row_chunks, threads):
+                row, chunk = index // row_chunks, index % row_chunks
+                inside = first + part * SPAN + row <= last
+                at = start + index * 16 if inside else int64(0)
+                to = to_part + uint32(row * row_bytes + ((chunk ^ (row & swizzle)) * 16))
+                size = int32(16 if inside else 0)
+                ptx.copy_async(to, keys + at, size)
+                ptx.copy_async(to + uint32(tile_bytes), values + at, size)
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_spans(table, table_at, head, heads, block_size, start, last):
+        """Byte offset within keys and values of the lane's span of a chunk (any, where there is none)."""
+        position = start + int32(cuda.threadIdx.x & 31) * SPAN
+        if position > min(last, start + CHUNK - 1):
+            return int64(0)
+        block = table[table_at + uint32(position) // uint32(block_size)]
+        within = uint32(position) % uint32(block_size)
+        return ((block * heads + head) * block_size + int64(within)) * row_bytes
 
     @cuda.jit(device=True, forceinline=True)
     def attend_chunk(
@@ -106,13 +119,14 @@ def chunk_function(head_dim: int, warps: int):
         start = chunk * CHUNK
         end = min(start + CHUNK, last + 1)
         tiles = (end - start + TILE - 1) // TILE
-        stage_tile(shared, keys, values, table, table_at, head, heads, block_size, start, last)
+        spans = find_spans(table, table_at, head, heads, block_size, start, last)
+        stage_tile(shared, keys, values, spans, 0, start, last)
         ptx.copy_commit()
         for tile in range(tiles):
             first = start + tile * TILE
             if tile + 1 < tiles:
                 to = shared + uint32(((tile + 1) % STAGES) * stage_bytes)
-                stage_tile(to, keys, values, table, table_at, head, heads, block_size, first + TILE, last)
+                stage_tile(to, keys, values, spans, tile + 1, first + TILE, last)
             ptx.copy_commit()
             copy_wait()
             cuda.syncthreads()
@@ -206,7 +220,8 @@ def decode_kernel(head_dim: int, group: int):
     `row_seat` and `row_position` int32[rows] (seat -1: padding), `partial`
     float32[rows, heads, chunks, head_dim], `partial_stats` float32[rows, heads, chunks, 2],
     `arrivals` int32[rows, kv_heads] (zero before and after), `out` uint16[rows, heads * head_dim].
-    Grid ``(splits, kv_heads, rows)``, ``32 * ceil(group / 16)`` threads.
+    Grid ``(splits, kv_heads, rows)``, ``32 * ceil(group / 16)`` threads. `block_size` must be a
+    multiple of `SPAN`.
     """
     warps = -(-group // 16)
     threads = warps * 32
@@ -214,6 +229,7 @@ def decode_kernel(head_dim: int, group: int):
     attend_chunk = chunk_function(head_dim, warps)
     stage_words = STAGES * 2 * TILE * head_dim * 2 // 4
     fragments, outputs, output_tiles = head_dim // 16 * 4, head_dim // 2, head_dim // 8
+    pairs = -(-group * half_dim // threads)  # of outputs that a thread merges
 
     @cuda.jit(launch_bounds=threads)
     def decode_attention(
@@ -275,20 +291,30 @@ def decode_kernel(head_dim: int, group: int):
         cuda.threadfence()
         if cuda.threadIdx.x == 0:
             arrivals[row, kv_head] = 0
-        for index in range(cuda.threadIdx.x, group * half_dim, threads):
-            head, pair = kv_head * group + index // half_dim, index % half_dim
-            maximum, total = float32(MINUS_INFINITY), float32(0.0)
-            low, high = float32(0.0), float32(0.0)
-            for chunk in range(chunks):
-                before = maximum
-                maximum, keep, take = merge_scales(before, partial_stats[row, head, chunk, 0])
-                total = fma(partial_stats[row, head, chunk, 1], take, mul(total, keep))
-                low = fma(partial[row, head, chunk, pair * 2], take, mul(low, keep))
-                high = fma(partial[row, head, chunk, pair * 2 + 1], take, mul(high, keep))
-            inverse = libdevice.frcp_rn(total)
-            word = ptx.pack_bf16(mul(low, inverse), mul(high, inverse))
-            out[row, (head * half_dim + pair) * 2] = uint16(word & uint32(0xFFFF))
-            out[row, (head * half_dim + pair) * 2 + 1] = uint16(word >> uint32(16))
+        low = cuda.local.array(pairs, types.float32)
+        high = cuda.local.array(pairs, types.float32)
+        maximum = cuda.local.array(pairs, types.float32)
+        total = cuda.local.array(pairs, types.float32)
+        for i in range(pairs):
+            low[i], high[i], total[i] = float32(0.0), float32(0.0), float32(0.0)
+            maximum[i] = float32(MINUS_INFINITY)
+        for chunk in range(chunks):  # the pairs within, so that their loads are under way together
+            for i in range(pairs):
+                index = cuda.threadIdx.x + i * threads
+                if index < group * half_dim:
+                    head, pair = kv_head * group + index // half_dim, index % half_dim
+                    maximum[i], keep, take = merge_scales(maximum[i], partial_stats[row, head, chunk, 0])
+                    total[i] = fma(partial_stats[row, head, chunk, 1], take, mul(total[i], keep))
+                    low[i] = fma(partial[row, head, chunk, pair * 2], take, mul(low[i], keep))
+                    high[i] = fma(partial[row, head, chunk, pair * 2 + 1], take, mul(high[i], keep))
+        for i in range(pairs):
+            index = cuda.threadIdx.x + i * threads
+            if index < group * half_dim:
+                inverse = libdevice.frcp_rn(total[i])
+                word = ptx.pack_bf16(mul(low[i], inverse), mul(high[i], inverse))
+                at = (kv_head * group * half_dim + index) * 2
+                out[row, at] = uint16(word & uint32(0xFFFF))
+                out[row, at + 1] = uint16(word >> uint32(16))
 
     return decode_attention
 

@@ -22,7 +22,7 @@ from blink_numba.models import Model, ModelConfig, ModelError
 from graphs._cuda import new_stream
 from graphs.grid import DECODE, shapes
 
-_SPLIT_BLOCKS = 2  # decode attention: blocks an SM, at least, that the split over keys aims at
+_SPLIT_BLOCKS = 8  # decode attention: blocks an SM that the split over keys aims at (of a warp or two)
 
 
 class CudaEngine:
@@ -70,6 +70,8 @@ class CudaEngine:
         self._epsilon = np.float32(config.rms_norm_eps)
         self._group = config.num_heads // config.num_kv_heads
         self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+        self._rms_norm = layers.norm_kernel(config.hidden_size)
+        self._last_tokens = layers.last_tokens_kernel(config.hidden_size)
         self._rope = layers.rope_kernel(config.head_dim, config.qkv_bias, config.qk_norm)
         self._products: Products = InvariantProducts() if batch_invariant else CublasLt()
         self._load()
@@ -138,7 +140,7 @@ class CudaEngine:
 
     def _norm(self, rows: Rows, weight: Any, stream: Any) -> None:
         grid = rows.residual.shape[0]
-        layers.rms_norm[grid, layers.NORM_THREADS, stream](rows.residual, weight, self._epsilon, rows.normed)
+        self._rms_norm[grid, layers.NORM_THREADS, stream](rows.residual, weight, self._epsilon, rows.normed)
 
     def _attention_block(self, kind: int, index: int, layer: LayerWeights, rows: Rows, stream: Any) -> None:
         config, keys, values = self.config, self.cache.keys[index], self.cache.values[index]
@@ -186,7 +188,7 @@ class CudaEngine:
 
     def _sample_runs(self, rows: Rows, stream: Any) -> None:
         work = self.activations
-        layers.last_tokens[self.spec.prefill_sequences, layers.NORM_THREADS, stream](
+        self._last_tokens[self.spec.prefill_sequences, layers.NORM_THREADS, stream](
             self._step.run_seat, self._step.run_start, self._step.run_samples, rows.position,
             rows.residual, self.weights.final_norm, self._epsilon,
             work.sample_seat, work.sample_position, work.sample_normed,

@@ -50,17 +50,31 @@ def to_bf16(value):
     return uint16(ptx.pack_bf16(value, float32(0.0)) & uint32(0xFFFF))
 
 
-@cuda.jit(device=True, forceinline=True)
-def normalize_row(row, weight, epsilon, out):
-    """``out = row / rms(row) * weight``: float32[h] to bf16[h], by one block."""
-    width = row.shape[0]
-    square = float32(0.0)
-    for index in range(cuda.threadIdx.x, width, NORM_THREADS):
-        square = libdevice.fmaf_rn(row[index], row[index], square)
-    mean = libdevice.fdiv_rn(block_sum(square), float32(width))
-    scale = libdevice.frsqrt_rn(libdevice.fadd_rn(mean, epsilon))
-    for index in range(cuda.threadIdx.x, width, NORM_THREADS):
-        out[index] = to_bf16(libdevice.fmul_rn(libdevice.fmul_rn(row[index], scale), weight[index]))
+@cache
+def normalizer(width: int):
+    """Device function ``(row, weight, epsilon, out)``: ``out = row / rms(row) * weight``, by one block.
+
+    From float32[width] to bf16; a thread keeps its part of the row in registers.
+    """
+    parts = -(-width // NORM_THREADS)
+
+    @cuda.jit(device=True, forceinline=True)
+    def normalize_row(row, weight, epsilon, out):
+        values = cuda.local.array(parts, types.float32)
+        square = float32(0.0)
+        for part in range(parts):
+            index = cuda.threadIdx.x + part * NORM_THREADS
+            values[part] = row[index] if index < width else float32(0.0)
+        for part in range(parts):
+            square = libdevice.fmaf_rn(values[part], values[part], square)
+        mean = libdevice.fdiv_rn(block_sum(square), float32(width))
+        scale = libdevice.frsqrt_rn(libdevice.fadd_rn(mean, epsilon))
+        for part in range(parts):
+            index = cuda.threadIdx.x + part * NORM_THREADS
+            if index < width:
+                out[index] = to_bf16(libdevice.fmul_rn(libdevice.fmul_rn(values[part], scale), weight[index]))
+
+    return normalize_row
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -119,35 +133,47 @@ def embed_prefill(
     embed_row(row, seat, token, position, table, positions, fault, row_seat, row_position, residual)
 
 
-@cuda.jit(launch_bounds=NORM_THREADS)
-def rms_norm(residual, weight, epsilon, out):
-    """Root-mean-square norm of each row: float32[rows, h] to bf16 uint16[rows, h]. Grid: rows."""
-    row = cuda.blockIdx.x
-    normalize_row(residual[row], weight, epsilon, out[row])
+@cache
+def norm_kernel(width: int):
+    """Kernel ``(residual float32[rows, width], weight, epsilon, out uint16[rows, width])``. Grid: rows."""
+    normalize_row = normalizer(width)
+
+    @cuda.jit(launch_bounds=NORM_THREADS)
+    def rms_norm(residual, weight, epsilon, out):
+        row = cuda.blockIdx.x
+        normalize_row(residual[row], weight, epsilon, out[row])
+
+    return rms_norm
 
 
-@cuda.jit(launch_bounds=NORM_THREADS)
-def last_tokens(
-    run_seat, run_start, run_samples, row_position, residual, weight, epsilon,
-    sample_seat, sample_position, out,
-):  # fmt: skip
-    """The rows of a prefill that are sampled from: a run's last token, final norm applied.
+@cache
+def last_tokens_kernel(width: int):
+    """Kernel that gathers the rows of a prefill to sample from: runs' last tokens, final norm applied.
 
     Grid: runs. A run that is unused or does not end its prompt gives a row of zeros and
     `sample_seat` -1.
     """
-    run = cuda.blockIdx.x
-    seat = run_seat[run]
-    samples = seat >= 0 and run_samples[run] == 1
-    last = run_start[run + 1] - 1 if samples else int64(0)
-    if cuda.threadIdx.x == 0:
-        sample_seat[run] = seat if samples else int64(-1)
-        sample_position[run] = row_position[last] if samples else int32(0)
-    if samples:
-        normalize_row(residual[last], weight, epsilon, out[run])
-    else:
-        for index in range(cuda.threadIdx.x, out.shape[1], NORM_THREADS):
-            out[run, index] = uint16(0)
+    normalize_row = normalizer(width)
+
+    @cuda.jit(launch_bounds=NORM_THREADS)
+    def last_tokens(
+        run_seat, run_start, run_samples, row_position, residual, weight, epsilon,
+        sample_seat, sample_position, out,
+    ):  # fmt: skip
+        run = cuda.blockIdx.x
+        seat = run_seat[run]
+        samples = seat >= 0 and run_samples[run] == 1
+        last = run_start[run + 1] - 1 if samples else int64(0)
+        if cuda.threadIdx.x == 0:
+            sample_seat[run] = seat if samples else int64(-1)
+            sample_position[run] = row_position[last] if samples else int32(0)
+        if samples:
+            normalize_row(residual[last], weight, epsilon, out[run])
+        else:
+            for index in range(cuda.threadIdx.x, width, NORM_THREADS):
+                out[run, index] = uint16(0)
+
+    return last_tokens
 
 
 @cache
