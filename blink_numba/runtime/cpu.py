@@ -18,7 +18,7 @@ from graphs.step_io import DONE, TICKET, EngineSpec, format_step, step_view, ste
 from ring.atomics import load_acquire
 from ring.jit import njit
 from ring.views import RingView
-from scheduler.build import CpuLoop, cpu_loop
+from scheduler.build import CpuLoop, cpu_loop, set_up
 from scheduler.policy import Policy
 from scheduler.recovery import abandon
 from scheduler.state import make_state, state_view
@@ -88,6 +88,7 @@ class CpuBackend:
         self._state = make_state(
             self.spec, geometry, placement=placement, step_deadline_s=self._config.step_deadline_s
         )
+        set_up(self._state, self._loop.policy)
         return self._state
 
     def start(self, words: np.ndarray, ring: RingView) -> None:

@@ -26,6 +26,7 @@ from ring import layout as at
 from ring.layout import RingGeometry
 from ring.views import RingView, format_ring, host_view
 from scheduler import state as sc
+from scheduler.build import set_up
 from scheduler.policy import Policy
 from scheduler.recovery import abandon
 
@@ -96,6 +97,7 @@ class CudaBackend:
     ) -> None:
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # read when the driver starts
         self._config = config
+        self._policy = policy
         self._stream = new_stream()
         progress(f"loading {model.name} onto the GPU and compiling its kernels")
         self.engine = self._make_engine(model, engine_limits(model, config))
@@ -157,6 +159,7 @@ class CudaBackend:
             step_deadline_s=self._config.step_deadline_s,
             poll_spins=POLL_SPINS,
         )
+        set_up(self._host_state, self._policy)
         return self._host_state
 
     def start(self, words: np.ndarray, ring: RingView) -> None:
