@@ -59,7 +59,8 @@ def instantiate_while(scheduler: Callable[[int, int], None], branches: Sequence[
         ``scheduler(loop, switch)`` launches the scheduler kernel on `stream`, giving it the two
         conditional handles (int).
     branches : sequence of callables
-        Each enqueues a step of one engine shape on `stream`.
+        Each enqueues a step of one engine shape on `stream`. Without any there is no SWITCH node,
+        and its handle is 0.
 
     Returns
     -------
@@ -72,13 +73,16 @@ def instantiate_while(scheduler: Callable[[int, int], None], branches: Sequence[
     doing = "creating a conditional's handle"
     loop = check(driver.cuGraphConditionalHandleCreate(graph, context, 1, assign), doing)
     _, (body,) = _add_conditional(graph, [], loop, _TYPE.CU_GRAPH_COND_TYPE_WHILE, 1, context)
-    switch = check(driver.cuGraphConditionalHandleCreate(body, context, len(branches), assign), doing)
+    switch = 0
+    if branches:
+        switch = check(driver.cuGraphConditionalHandleCreate(body, context, len(branches), assign), doing)
     _capture_into(body, lambda: scheduler(int(loop), int(switch)), stream, "capturing the scheduler")
-    _, bodies = _add_conditional(
-        body, _last_nodes(body), switch, _TYPE.CU_GRAPH_COND_TYPE_SWITCH, len(branches), context
-    )
-    for branch, branch_graph in zip(branches, bodies, strict=True):
-        _capture_into(branch_graph, branch, stream, "capturing a step into a switch")
+    if branches:
+        _, bodies = _add_conditional(
+            body, _last_nodes(body), switch, _TYPE.CU_GRAPH_COND_TYPE_SWITCH, len(branches), context
+        )
+        for branch, branch_graph in zip(branches, bodies, strict=True):
+            _capture_into(branch_graph, branch, stream, "capturing a step into a switch")
     executable = check(driver.cuGraphInstantiate(graph, 0), "instantiating the loop")
     driver.cuGraphDestroy(graph)
     check(driver.cuGraphUpload(executable, int(stream)), "uploading the loop")

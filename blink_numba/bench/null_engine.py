@@ -1,0 +1,139 @@
+"""An engine that computes nothing: what is left of a step is launch and scheduler.
+
+The next token is a fixed function of a seat's last token and its position, so every token of
+every answer can be checked. For GPUs; one kernel is a whole step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blink_numba.engines.cuda.buffers import StepBuffer, device_zeros
+from blink_numba.engines.cuda.sample import finish_step
+from blink_numba.engines.limits import EngineLimits
+from blink_numba.models import Model
+from blink_numba.runtime.cuda import CudaBackend
+from blink_numba.runtime.cuda_host import CudaHostBackend
+from graphs._cuda import cuda, new_stream
+from graphs.grid import DECODE, shapes
+from graphs.step_io import DONE, FAULT, TICKET, EngineSpec
+from ring.atomics import lane_barrier, load_relaxed, store_release
+from ring.jit import njit
+
+THREADS = 256
+
+
+@njit
+def next_token(token, position, vocab_size):
+    """The token after `token` at `position`; int64 throughout."""
+    return (token * 48271 + position * 69621 + 11) % 2147483647 % vocab_size
+
+
+@njit
+def expected_answer(last, length, answer, vocab_size):
+    """Fill `answer` with what follows a prompt of `length` tokens that ends with `last`."""
+    token = last
+    for index in range(answer.shape[0]):
+        token = next_token(token, length - 1 + index, vocab_size)
+        answer[index] = token
+
+
+@njit
+def decode_rows(rows, seat_token, seat_position, out_token, vocab_size, batch, lane, lanes):
+    """A decode step's tokens; each lane its rows."""
+    for row in range(lane, batch, lanes):
+        seat = rows[row]
+        if seat >= 0:
+            out_token[seat] = next_token(seat_token[seat], seat_position[seat], vocab_size)
+
+
+@njit
+def prefill_runs(run_seat, run_start, run_samples, token, position, out_token, vocab_size, lane, lanes):
+    """A prefill step's tokens; each lane its runs."""
+    for run in range(lane, run_seat.shape[0], lanes):
+        if run_seat[run] >= 0 and run_samples[run] != 0:
+            last = run_start[run + 1] - 1
+            out_token[run_seat[run]] = next_token(token[last], position[last], vocab_size)
+
+
+@cuda.jit
+def null_decode(rows, seat_token, seat_position, out_token, vocab_size, batch, control, releases):
+    """A decode step in one kernel; it releases DONE itself unless another one does."""
+    decode_rows(rows, seat_token, seat_position, out_token, vocab_size, batch, cuda.threadIdx.x, THREADS)
+    lane_barrier()
+    if cuda.threadIdx.x == 0 and releases != 0:
+        control[FAULT] = 0
+        store_release(control, DONE, load_relaxed(control, TICKET))
+
+
+@cuda.jit
+def null_prefill(run_seat, run_start, run_samples, token, position, out_token, vocab_size, control, releases):
+    """A prefill step in one kernel."""
+    prefill_runs(
+        run_seat, run_start, run_samples, token, position, out_token, vocab_size, cuda.threadIdx.x, THREADS
+    )
+    lane_barrier()
+    if cuda.threadIdx.x == 0 and releases != 0:
+        control[FAULT] = 0
+        store_release(control, DONE, load_relaxed(control, TICKET))
+
+
+class NullEngine:
+    """The engine, with the interface of `blink_numba.engines.cuda.CudaEngine`.
+
+    Parameters
+    ----------
+    spec : EngineSpec
+    host_io : bool
+        Made for a scheduler on the CPU: see `StepBuffer`.
+    """
+
+    def __init__(self, spec: EngineSpec, *, host_io: bool = False) -> None:
+        self.spec = spec
+        self._step = StepBuffer(spec, on_host=host_io)
+        self.io, self.host_io = self._step.words, self._step.host
+        self._fault = device_zeros((1,), np.int64)
+        stream = new_stream()
+        for kind, shape in shapes(spec):  # loads the code
+            self.enqueue(kind, shape, stream)
+        stream.synchronize()
+
+    @property
+    def control(self) -> Any:
+        """TICKET, DONE and FAULT where the scheduler has them."""
+        return self._step.control
+
+    def enqueue(self, kind: int, shape: int, stream: Any) -> None:
+        """Enqueue a step; one kernel when the scheduler is on the device."""
+        step, vocab_size = self._step, self.spec.vocab_size
+        releases = 1 if self.host_io is None else 0
+        step.enqueue_inputs(stream)
+        if kind == DECODE:
+            null_decode[1, THREADS, stream](
+                step.decode_rows, step.seat_token, step.seat_position, step.out_token, vocab_size, shape,
+                step.control, releases,
+            )  # fmt: skip
+        else:
+            null_prefill[1, THREADS, stream](
+                step.run_seat, step.run_start, step.run_samples, step.prefill_token, step.prefill_position,
+                step.out_token, vocab_size, step.control, releases,
+            )  # fmt: skip
+        if not releases:
+            step.enqueue_outputs(stream)
+            finish_step[1, 32, stream](step.control, self._fault)
+
+
+class NullBackend(CudaBackend):
+    """A resident scheduler over a `NullEngine` of the model's vocabulary."""
+
+    def _make_engine(self, model: Model, limits: EngineLimits) -> NullEngine:
+        return NullEngine(limits.spec(model.config))
+
+
+class NullHostBackend(CudaHostBackend):
+    """A scheduler on the host over a `NullEngine`."""
+
+    def _make_engine(self, model: Model, limits: EngineLimits) -> NullEngine:
+        return NullEngine(limits.spec(model.config), host_io=True)
