@@ -1,0 +1,35 @@
+"""The scheduler's kernels compile for sm_90 from the same source, link with the device runtime, and poll."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target")
+
+from numba.core import types as t
+
+from scheduler.loops.cuda import make_kernel
+from scheduler.policies import find
+from tests.cuda_compile import compile_kernel, link_with_device_runtime, loops_with, resources
+
+WORDS = t.int64[::1]
+SIGNATURE = (WORDS, t.int32[::1], WORDS, WORDS, WORDS, WORDS)
+
+
+@pytest.mark.parametrize("strategy", ["faf", "tail", "while"])
+def test_kernel_compiles_without_spills(strategy: str) -> None:
+    ptx = compile_kernel(make_kernel(find("fcfs"), strategy), SIGNATURE)
+    used = resources(ptx)
+    assert used["spills"] <= 64, "a handful at most: every spilled word is a trip to memory in the serial part"
+    assert used["registers"] * 256 <= 65_536, "one block of 256 lanes must fit an SM"
+
+
+def test_polling_loads_are_in_their_loop_and_not_hoisted() -> None:
+    ptx = compile_kernel(make_kernel(find("fcfs"), "faf"), SIGNATURE)
+    # the completion flag at each look, the doorbells at each scan
+    assert loops_with(ptx, "ld.acquire.sys.global.b64") >= 1
+    assert loops_with(ptx, "ld.relaxed.sys.global.b64") >= 1
+
+
+def test_links_with_the_device_runtime() -> None:
+    link_with_device_runtime(compile_kernel(make_kernel(find("fcfs"), "faf"), SIGNATURE, output="ltoir"))
