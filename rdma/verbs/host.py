@@ -192,16 +192,17 @@ class RingHost:
     def _check_place(self, front_end: int, resume: int, epoch: int, takeover: bool) -> None:
         place, line = self._places[front_end], self._line(front_end)
         signed = int(line[at.P_STARTED]) if int(line[at.P_PID]) == 0 else 0
+        if resume:
+            if epoch != int(self._memory.view.info[at.I_EPOCH]):
+                raise Refused("fenced", "the ring was made anew: attach anew")
+            if signed not in (0, resume) or (signed and self._fenced(front_end)):
+                raise Refused("fenced", f"front end {front_end} was declared dead or replaced: attach anew")
         if place.session is not None and place.session.number == resume:
             place.session.close()  # its connection is lost, we only have not noticed yet
             place.session = None
         if place.session is not None:
             raise Refused("held", f"front end {front_end} is connected: stop it, or take another front end")
         if resume:
-            if epoch != int(self._memory.view.info[at.I_EPOCH]):
-                raise Refused("fenced", "the ring was made anew: attach anew")
-            if signed not in (0, resume) or (signed and self._fenced(front_end)):
-                raise Refused("fenced", f"front end {front_end} was declared dead or replaced: attach anew")
             return
         lingering = (
             signed and not self._fenced(front_end) and time.monotonic() < place.left_at + self._grace_s
