@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphs.step_io import EngineSpec
-from ring.jit import njit
+from ring.jit import njit, uncounted
 from ring.sections import Section, check_buffer, format_buffer, layout, section
 
 TABLE_MAGIC = 0x424C4E4B_47524150  # "BLNKGRAP"
@@ -98,13 +98,13 @@ def table_view(words):
     )
 
 
-@njit
+@uncounted
 def decode_graph(table, rows):
     """Graph of the smallest batch that holds `rows` rows."""
     return table.decode_lookup[min(rows, table.decode_lookup.shape[0] - 1)]
 
 
-@njit
+@uncounted
 def prefill_graph(table, tokens):
     """Graph of the smallest size that holds `tokens` tokens; the largest if none does."""
     return table.prefill_lookup[min(tokens, table.prefill_lookup.shape[0] - 1)]

@@ -16,7 +16,7 @@ import numpy as np
 from numba.extending import overload
 
 from ring.atomics import load_acquire, load_relaxed, store_relaxed, store_release
-from ring.jit import njit
+from ring.jit import njit, uncounted
 from ring.sections import LINE, Section, format_buffer, layout, section
 
 LAUNCHER_MAGIC = 0x424C4E4B_4C4E4348  # "BLNKLNCH"
@@ -75,7 +75,7 @@ def launch(launcher, table, executable):
     return _emulated_launch(launcher, table, executable)
 
 
-@njit
+@uncounted
 def _emulated_launch(launcher, table, executable):
     core = launcher.core
     if core[L_WINDOW] >= WINDOW:
@@ -98,7 +98,7 @@ def _(launcher, table, executable):
     return lambda launcher, table, executable: _emulated_launch(launcher, table, executable)
 
 
-@njit
+@uncounted
 def open_window(launcher):
     """What a self tail launch does to the count of launches: begin anew."""
     launcher.core[L_WINDOW] = 0
@@ -107,7 +107,7 @@ def open_window(launcher):
 # --- the engine's side ---
 
 
-@njit
+@uncounted
 def peek(launcher, taken):
     """Executable number `taken` (0, 1, 2, …) of this launcher, -1 while it has not been launched.
 
@@ -119,19 +119,19 @@ def peek(launcher, taken):
     return load_relaxed(launcher.mailbox, taken % QUEUE)
 
 
-@njit
+@uncounted
 def retire(launcher, executable):
     """Say that an executable runs no more; after its DONE, as on the device."""
     store_release(launcher.running, executable * LINE, 0)  # pairs with the acquire in launch
 
 
-@njit
+@uncounted
 def stop_engine(launcher):
     """Ask the engine's threads to end."""
     store_release(launcher.core, L_STOP, 1)
 
 
-@njit
+@uncounted
 def engine_stopped(launcher):
     """Whether the engine's threads shall end."""
     return load_relaxed(launcher.core, L_STOP) != 0

@@ -103,6 +103,9 @@ def pause(spins):
         interposer.pause(spins)
 
 
+UNCOUNTED = {"_nrt": False}  # no reference counts around an access (`ring.jit.uncounted`)
+
+
 # --- CPU: LLVM atomics ----------------------------------------------------------------------
 
 _I64 = ir.IntType(64)
@@ -240,52 +243,52 @@ _load_monotonic, _load_acquire = _cpu_load("monotonic"), _cpu_load("acquire")
 _store_monotonic, _store_release = _cpu_store("monotonic"), _cpu_store("release")
 
 
-@overload(load_relaxed)
+@overload(load_relaxed, jit_options=UNCOUNTED)
 def _(array, index):
     return lambda array, index: _load_monotonic(array, index)
 
 
-@overload(load_acquire)
+@overload(load_acquire, jit_options=UNCOUNTED)
 def _(array, index):
     return lambda array, index: _load_acquire(array, index)
 
 
-@overload(store_relaxed)
+@overload(store_relaxed, jit_options=UNCOUNTED)
 def _(array, index, value):
     return lambda array, index, value: _store_monotonic(array, index, value)
 
 
-@overload(store_release)
+@overload(store_release, jit_options=UNCOUNTED)
 def _(array, index, value):
     return lambda array, index, value: _store_release(array, index, value)
 
 
-@overload(compare_and_swap)
+@overload(compare_and_swap, jit_options=UNCOUNTED)
 def _(array, index, expected, desired):
     return lambda array, index, expected, desired: _cpu_compare_and_swap(array, index, expected, desired)
 
 
-@overload(fetch_add)
+@overload(fetch_add, jit_options=UNCOUNTED)
 def _(array, index, value):
     return lambda array, index, value: _cpu_fetch_add(array, index, value)
 
 
-@overload(fence)
+@overload(fence, jit_options=UNCOUNTED)
 def _():
     return lambda: _cpu_fence()
 
 
-@overload(lane_barrier)
+@overload(lane_barrier, jit_options=UNCOUNTED)
 def _():
     return lambda: None
 
 
-@overload(now_ns)
+@overload(now_ns, jit_options=UNCOUNTED)
 def _():
     return lambda: _cpu_now_ns()
 
 
-@overload(pause)
+@overload(pause, jit_options=UNCOUNTED)
 def _(spins):
     def body(spins):
         if spins < SPINS_BEFORE_SLEEP:

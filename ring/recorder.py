@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ring.atomics import load_acquire, store_relaxed, store_release
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.layout import FLIGHT_WORDS
 
 
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
     arguments: tuple[int, int, int, int]
 
 
-@njit
+@uncounted
 def record(flight, number, now, event, a, b, c, d):
     """Write entry `number` (0, 1, 2, …). One lane only.
 
@@ -76,7 +76,7 @@ def record(flight, number, now, event, a, b, c, d):
     store_release(flight, at, number + 1)  # pairs with the acquire in read_entry
 
 
-@njit
+@uncounted
 def _read_entry(flight, index, out):
     at = index * FLIGHT_WORDS
     before = load_acquire(flight, at)  # pairs with the release in record

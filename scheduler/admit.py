@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ring import layout as at
 from ring.atomics import lane_barrier
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler import state as sc
 from scheduler.seats import blocks_to_admit, count_decoding, decoding, preempt, take_seat
 
 
-@njit
+@uncounted
 def may_try(state):
     """Whether admission has a chance: somebody waits, a seat is free, and something changed."""
     core = state.core
@@ -22,7 +22,7 @@ def may_try(state):
     )
 
 
-@njit
+@uncounted
 def may_displace(state):
     """Whether a waiting request could take the seat of one in service."""
     core = state.core
@@ -35,7 +35,7 @@ def may_displace(state):
     )
 
 
-@njit
+@uncounted
 def admit(ring, state, io, key, may_admit, victim, lane, lanes, now):
     """Seat waiting requests, best first, while lane 0 says so in K_ADMITTING. All lanes."""
     core = state.core
@@ -53,7 +53,7 @@ def admit(ring, state, io, key, may_admit, victim, lane, lanes, now):
         lane_barrier()
 
 
-@njit
+@uncounted
 def _find_best(state, key, lane, lanes):
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for index in range(lane, state.core[sc.K_WAITING], lanes):
@@ -66,7 +66,7 @@ def _find_best(state, key, lane, lanes):
     state.best[2 * lane + 1] = best_key
 
 
-@njit
+@uncounted
 def _best_of_lanes(state, lanes):
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for lane in range(lanes):
@@ -79,7 +79,7 @@ def _best_of_lanes(state, lanes):
     return best
 
 
-@njit
+@uncounted
 def _try_seat(ring, state, io, may_admit, slot, now):
     core = state.core
     # each seated request may want a block soon: admitting into their room would only preempt
@@ -92,7 +92,7 @@ def _try_seat(ring, state, io, may_admit, slot, now):
     return True
 
 
-@njit
+@uncounted
 def _displace(ring, state, io, key, may_admit, victim, slot, now):
     """Give a waiting request the seat of one in service, if the policy finds it that much better.
 
@@ -115,7 +115,7 @@ def _displace(ring, state, io, key, may_admit, victim, slot, now):
     count_decoding(state)
 
 
-@njit
+@uncounted
 def feed_starved(ring, state, io, victim, now):
     """Find a block for each seat that has none for its next token, preempting if it must. Lane 0."""
     core, seats = state.core, state.seats
@@ -142,7 +142,7 @@ def feed_starved(ring, state, io, victim, now):
     count_decoding(state)
 
 
-@njit
+@uncounted
 def _choose_victim(state, victim):
     """The decoding seat with the largest key; the newest among equals. There is one: the starved seat."""
     best, best_key, best_ticket = -1, 0, 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ring.atomics import fetch_add
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler import state as sc
 
 
-@njit
+@uncounted
 def blocks_for(state, tokens):
     """Blocks that hold a number of tokens."""
     size = state.config[sc.G_BLOCK_SIZE]
     return (tokens + size - 1) // size
 
 
-@njit
+@uncounted
 def take_blocks(state, io, seat, count):
     """Give a new occupant its first blocks; the caller saw that enough are free. Lane 0."""
     row = seat * state.config[sc.G_BLOCKS_PER_SEAT]
@@ -25,7 +25,7 @@ def take_blocks(state, io, seat, count):
     state.seats[seat * sc.SEAT_WORDS + sc.SE_BLOCKS] = count
 
 
-@njit
+@uncounted
 def free_blocks(state, io, seat):
     """Put all blocks of a seat back. Lane 0. Returns how many."""
     row = seat * state.config[sc.G_BLOCKS_PER_SEAT]
@@ -38,7 +38,7 @@ def free_blocks(state, io, seat):
     return count
 
 
-@njit
+@uncounted
 def extend(state, io, seat):
     """See that the seat's next token has a block; any lane, for its own seat.
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from ring.jit import njit
+from ring.jit import njit, uncounted
 from scheduler import state as sc
 from scheduler.loops import cpu
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError, install, preload
 from scheduler.policy_check import SIGNATURES, WORDS, pointers
-from scheduler.state import state_view
+from scheduler.state import borrowed_view, state_view
 
 NARROW = types.Array(types.int32, 1, "C")
 POINTERS = tuple(types.FunctionType(SIGNATURES[kind]) for kind in FUNCTIONS)
@@ -98,13 +98,13 @@ def _choice(kind: str, bodies: list[Callable[..., Any]]) -> Callable[..., Any]:
     lines.append(f"    return body_0({arguments})")
     module = {"active_policy": active_policy, **{f"body_{i}": body for i, body in enumerate(distinct)}}
     exec("\n".join(lines), module)
-    return njit(module[kind], cache=False)
+    return uncounted(module[kind], cache=False)
 
 
-@njit
+@uncounted
 def active_policy(words):
     """Index of the policy in force among the presets."""
-    return state_view(words).policy[sc.P_ACTIVE]
+    return borrowed_view(words).policy[sc.P_ACTIVE]
 
 
 def set_up(state_words: np.ndarray, chosen: Policy, presets: Sequence[Policy] = ()) -> None:

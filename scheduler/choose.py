@@ -6,7 +6,7 @@ from graphs.grid import EXECS, decode_graph, prefill_graph
 from graphs.launcher import LAUNCHED, WINDOW, launch
 from graphs.step_io import TICKET
 from ring.atomics import fence, fetch_add, pause, store_relaxed
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
 from scheduler import state as sc
@@ -16,7 +16,7 @@ from scheduler.seats import decoding
 NO_SEAT = -1
 
 
-@njit
+@uncounted
 def choose(state, io, table, prefill_or_decode):
     """Plan the next step into K_PLAN, K_GRAPH and the step buffer's rows or runs. Lane 0.
 
@@ -54,7 +54,7 @@ def choose(state, io, table, prefill_or_decode):
         core[sc.K_IN_FLIGHT_ROWS] = decodes
 
 
-@njit
+@uncounted
 def _list_rows(state, io):
     """Rows of the decode graph: the decoding seats, then padding. They run (again) now."""
     rows = 0
@@ -69,14 +69,14 @@ def _list_rows(state, io):
     state.core[sc.K_ROWS_STALE] = 0
 
 
-@njit
+@uncounted
 def _set_decoding(state, status):
     for seat in range(state.config[sc.G_SEATS]):
         if decoding(state, seat):
             state.seats[seat * sc.SEAT_WORDS + sc.SE_STATE] = status
 
 
-@njit
+@uncounted
 def _pack_runs(state, io):
     """Pack prefills, oldest first, as far as the largest graph has room. Returns the tokens."""
     seats, limit = state.seats, state.config[sc.G_PREFILL_TOKENS]
@@ -105,7 +105,7 @@ def _pack_runs(state, io):
     return tokens
 
 
-@njit
+@uncounted
 def _oldest_unpacked(state):
     best, best_ticket = NO_SEAT, 0
     for seat in range(state.config[sc.G_SEATS]):
@@ -122,7 +122,7 @@ def _oldest_unpacked(state):
     return best
 
 
-@njit
+@uncounted
 def stage_prefill(ring, state, io, table, lane, lanes):
     """Copy the planned runs' tokens into the step buffer and pad to the graph's size. All lanes."""
     runs = state.core[sc.K_IN_FLIGHT_ROWS]
@@ -155,7 +155,7 @@ def stage_prefill(ring, state, io, table, lane, lanes):
         io.prefill_seat[index] = seat
 
 
-@njit
+@uncounted
 def launch_planned(ring, state, io, table, launcher, now):
     """Launch the planned step; bounded retries, each with the graph's other executable. Lane 0."""
     core = state.core

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ring import layout as at
 from ring.atomics import compare_and_swap, fetch_add, load_acquire, load_relaxed, store_relaxed
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.layout import DESCRIPTOR_WORDS, DEVICE_PLACEMENT
 from ring.recorder import E_CLAIM, record
 from ring.states import (
@@ -38,7 +38,7 @@ from scheduler.ending import end_waiting
 _LOW_32 = 0xFFFFFFFF
 
 
-@njit
+@uncounted
 def scan(ring, state, lane, lanes):
     """Claim every new request; each lane looks at its own doorbell words or records."""
     if state.config[sc.G_PLACEMENT] == DEVICE_PLACEMENT:
@@ -53,14 +53,14 @@ def scan(ring, state, lane, lanes):
                     claim(ring, state, word * SLOTS_PER_DOORBELL + bit)
 
 
-@njit
+@uncounted
 def _look_at_record(ring, state, slot):
     seen = state.slots[slot * sc.SLOT_WORDS + sc.SL_INCARNATION]
     if req_incarnation(load_relaxed(ring.req, slot)) == next_incarnation(seen):
         claim(ring, state, slot)
 
 
-@njit
+@uncounted
 def claim(ring, state, slot):
     """Take a slot's new request, if there is one. Returns whether this lane won it."""
     request = load_acquire(ring.req, slot)  # pairs with the submitter's release of req
@@ -81,7 +81,7 @@ def claim(ring, state, slot):
     return True
 
 
-@njit
+@uncounted
 def search_orphans(ring, state):
     """Claim what a dead front end submitted without ringing its doorbell. Lane 0.
 
@@ -99,7 +99,7 @@ def search_orphans(ring, state):
                 claim(ring, state, slot)
 
 
-@njit
+@uncounted
 def take_tickets(ring, state, now):
     """Give the claims of this turn their tickets, in slot order. Lane 0, after a barrier."""
     left = state.core[sc.K_CLAIMED]
@@ -119,7 +119,7 @@ def take_tickets(ring, state, now):
             return
 
 
-@njit
+@uncounted
 def enqueue(ring, state, slot, now):
     """Make a claimed slot known: ticket, deadline, place among the waiting, or its end.
 
@@ -170,7 +170,7 @@ def enqueue(ring, state, slot, now):
         end_waiting(ring, state, slot, R_REJECTED, now)
 
 
-@njit
+@uncounted
 def _can_serve(ring, state, slot):
     """Whether a descriptor makes sense and fits: a NIC may write anything."""
     config = state.config

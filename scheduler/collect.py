@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graphs.step_io import FAULT, SAMPLING_WORDS, SUPPRESS_EOS
 from ring.atomics import fetch_add, load_relaxed
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.states import (
     DECODE_COMPLETED,
     DECODE_PROCESSING,
@@ -24,7 +24,7 @@ from scheduler.blocks import extend
 NO_TOKEN = -1
 
 
-@njit
+@uncounted
 def collect(ring, state, io, lane, lanes):
     """Take the results of the step that just completed, if there was one."""
     kind = state.core[sc.K_IN_FLIGHT]
@@ -45,7 +45,7 @@ def collect(ring, state, io, lane, lanes):
                 _collect_token(state, io, seat, fault)
 
 
-@njit
+@uncounted
 def _collect_token(state, io, seat, fault):
     if fault != 0:
         end_seat(state, seat, R_ERROR)
@@ -75,7 +75,7 @@ def _collect_token(state, io, seat, fault):
     extend(state, io, seat)
 
 
-@njit
+@uncounted
 def _reason_to_finish(state, here, token, generated):
     seats = state.seats
     if generated >= seats[here + sc.SE_MIN_TOKENS]:
@@ -91,7 +91,7 @@ def _reason_to_finish(state, here, token, generated):
     return R_NONE
 
 
-@njit
+@uncounted
 def end_seat(state, seat, reason):
     """Mark a seat's request as ended, to be published as COMPLETED; any lane, for its own seat."""
     seats, here = state.seats, seat * sc.SEAT_WORDS

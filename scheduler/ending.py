@@ -8,19 +8,23 @@ exactly once, by one lane.
 from __future__ import annotations
 
 from ring import layout as at
-from ring.atomics import fetch_add, load_acquire, load_relaxed, store_release
-from ring.jit import njit
+from ring.atomics import fetch_add, load_acquire, load_relaxed, store_relaxed, store_release
+from ring.jit import uncounted
 from ring.recorder import E_DRAINED, E_FINISH, record
 from ring.states import DECODE_COMPLETED, R_ABORTED, R_CANCELLED, R_DEADLINE, R_NONE, R_SHUTDOWN
 from ring.words import CANCEL, pack_ctl, req_command, req_incarnation
 from scheduler import state as sc
 
 
-@njit
+@uncounted
 def watch(ring, state, lane, lanes, now):
-    """Look at every live request for a reason to end; each lane at its own."""
+    """Look at every live request for a reason to end; each lane at its own.
+
+    Stop word and deaths are seen by one lane while others judge by them: atomics, and whoever
+    looked too early sees them next turn.
+    """
     if lane == 0:
-        state.core[sc.K_STOP] = load_relaxed(ring.command, at.C_STOP)
+        store_relaxed(state.core, sc.K_STOP, load_relaxed(ring.command, at.C_STOP))
     for front_end in range(lane, state.front_ends.shape[0] // sc.FRONT_END_WORDS, lanes):
         _watch_front_end(ring, state, front_end)
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
@@ -39,17 +43,17 @@ def watch(ring, state, lane, lanes, now):
                 fetch_add(state.core, sc.K_DOOMED, 1)
 
 
-@njit
+@uncounted
 def _watch_front_end(ring, state, front_end):
     # pairs with the host's release of the fence: the dead front end writes no more
     generation = load_acquire(ring.fe_fence, front_end * at.FE_WORDS + at.F_FENCE)
     here = front_end * sc.FRONT_END_WORDS
     if generation > state.front_ends[here + sc.FR_DRAINED] and state.front_ends[here + sc.FR_DYING] == 0:
-        state.front_ends[here + sc.FR_DYING] = generation
+        store_relaxed(state.front_ends, here + sc.FR_DYING, generation)
         fetch_add(state.core, sc.K_DYING, 1)
 
 
-@njit
+@uncounted
 def _doom_of(ring, state, slot, now):
     record_at = slot * sc.SLOT_WORDS
     request = load_relaxed(ring.req, slot)
@@ -59,16 +63,16 @@ def _doom_of(ring, state, slot, now):
     ):
         return R_CANCELLED
     front_end = state.slots[record_at + sc.SL_FRONT_END]
-    if state.front_ends[front_end * sc.FRONT_END_WORDS + sc.FR_DYING] != 0:
+    if load_relaxed(state.front_ends, front_end * sc.FRONT_END_WORDS + sc.FR_DYING) != 0:
         return R_ABORTED
     if now >= state.slots[record_at + sc.SL_DEADLINE]:
         return R_DEADLINE
-    if state.core[sc.K_STOP] == at.STOP:
+    if load_relaxed(state.core, sc.K_STOP) == at.STOP:
         return R_SHUTDOWN
     return R_NONE
 
 
-@njit
+@uncounted
 def leave_waiting(state, slot):
     """Take a slot out of the waiting; the last one moves into its place."""
     core = state.core
@@ -79,7 +83,7 @@ def leave_waiting(state, slot):
     core[sc.K_WAITING] -= 1
 
 
-@njit
+@uncounted
 def end_waiting(ring, state, slot, reason, now):
     """End a request that has no seat. Lane 0."""
     leave_waiting(state, slot)
@@ -91,7 +95,7 @@ def end_waiting(ring, state, slot, reason, now):
     store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
 
 
-@njit
+@uncounted
 def forget(ring, state, slot, seat, generated, reason, now):
     """Strike a request that ends off the scheduler's books; its last ctl word is the caller's."""
     record_at = slot * sc.SLOT_WORDS
@@ -104,7 +108,7 @@ def forget(ring, state, slot, seat, generated, reason, now):
     state.core[sc.K_RECORDS] += 1
 
 
-@njit
+@uncounted
 def end_doomed_waiting(ring, state, now):
     """End the waiting requests that lanes marked. Lane 0."""
     index = 0
@@ -117,7 +121,7 @@ def end_doomed_waiting(ring, state, now):
             index += 1
 
 
-@njit
+@uncounted
 def finish_draining(ring, state, now):
     """Tell the host that a dead front end's slots are quiet, once they are. Lane 0."""
     for front_end in range(state.front_ends.shape[0] // sc.FRONT_END_WORDS):

@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler import state as sc
-from scheduler.state import state_view
+from scheduler.state import borrowed_view
 
 RUN_PREFILL, RUN_DECODE = 1, 0
 FUNCTIONS = ("key", "may_admit", "prefill_or_decode", "victim")
@@ -48,28 +48,28 @@ class PolicyStarves(PolicyError):
     """A policy let a request wait beyond its bound; the message names the request."""
 
 
-@njit
+@uncounted
 def by_ticket(words, request):
     """All alike: the ticket decides."""
     return 0
 
 
-@njit
+@uncounted
 def always(words, request):
     """No condition beyond a free seat and blocks."""
     return 1
 
 
-@njit
+@uncounted
 def prefill_first(words):
     """Pause the decode, run the prefill, resume: the paper's inline prefill."""
     return RUN_PREFILL
 
 
-@njit
+@uncounted
 def last_come(words, request):
     """Preempt the newest."""
-    return state_view(words).slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
+    return borrowed_view(words).slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
 
 
 @dataclass(frozen=True)
@@ -228,25 +228,23 @@ def _wrap(title: str, sources: Mapping[str, Callable[..., Any]]) -> dict[str, Ca
     wrapped: dict[str, Callable[..., Any]] = {}
     for kind, body in sources.items():
         check_source(title, kind, body)
-        compiled = body if hasattr(body, "py_func") else njit(body, cache=False)
+        compiled = body if hasattr(body, "py_func") else uncounted(body, cache=False)
         wrapped[kind] = _of_words_alone(compiled) if kind in ONE_ARGUMENT else _of_words(compiled)
     return wrapped
 
 
 def _of_words(function: Callable[..., Any]) -> Callable[..., Any]:
-    @njit(cache=False)
     def of_words(words, request):
-        return int(function(state_view(words), request))
+        return int(function(borrowed_view(words), request))
 
-    return of_words
+    return uncounted(of_words, cache=False)
 
 
 def _of_words_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    @njit(cache=False)
     def of_words(words):
-        return int(function(state_view(words)))
+        return int(function(borrowed_view(words)))
 
-    return of_words
+    return uncounted(of_words, cache=False)
 
 
 # --- a policy in the scheduler's memory ---

@@ -18,7 +18,7 @@ from typing import Any
 from numba.core import errors, types
 
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
-from scheduler.state import state_view
+from scheduler.state import borrowed_view
 
 WORDS = types.Array(types.int64, 1, "C")
 SIGNATURES = {kind: types.int64(WORDS) if kind in ONE_ARGUMENT else types.int64(WORDS, types.int64)
@@ -159,8 +159,8 @@ def check_answer(
 def _compile_as_written(title: str, kind: str, inner: Any, source: Callable[..., Any]) -> None:
     """Compile a function of ``(view, request)`` by itself: errors then name its own lines."""
     body = getattr(source, "py_func", source)
-    state_view.compile((WORDS,))
-    view = state_view.overloads[(WORDS,)].signature.return_type
+    borrowed_view.compile((WORDS,))
+    view = borrowed_view.overloads[(WORDS,)].signature.return_type
     arguments = (view,) if kind in ONE_ARGUMENT else (view, types.int64)
     try:
         inner.compile(arguments)

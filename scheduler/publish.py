@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ring import layout as at
 from ring.atomics import fetch_add, store_relaxed, store_release
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.states import R_NONE
 from ring.words import ctl_incarnation, pack_ctl, pack_log
 from scheduler import state as sc
 
 
-@njit
+@uncounted
 def publish_tokens(ring, state, lane, lanes):
     """Write the tokens of a step into extents and logs; nobody is told yet. All lanes."""
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
@@ -19,7 +19,7 @@ def publish_tokens(ring, state, lane, lanes):
             _publish_token(ring, state, here)
 
 
-@njit
+@uncounted
 def publish(ring, state, lane, lanes):
     """Release the control words of all seats. All lanes, after `publish_logs` and a barrier.
 
@@ -43,7 +43,7 @@ def publish(ring, state, lane, lanes):
                 store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
 
 
-@njit
+@uncounted
 def publish_seat(ring, state, seat):
     """Write at once what happened on a seat. Lane 0, while the others wait."""
     here = seat * sc.SEAT_WORDS
@@ -53,7 +53,7 @@ def publish_seat(ring, state, seat):
     _publish_outcome(ring, state, here)
 
 
-@njit
+@uncounted
 def _publish_outcome(ring, state, here):
     seats = state.seats
     slot = seats[here + sc.SE_OUT_SLOT]
@@ -66,7 +66,7 @@ def _publish_outcome(ring, state, here):
             seats[here + sc.SE_W0] = word
 
 
-@njit
+@uncounted
 def _publish_token(ring, state, here):
     slot, token = state.seats[here + sc.SE_OUT_SLOT], state.seats[here + sc.SE_OUT_TOKEN]
     incarnation = ctl_incarnation(state.seats[here + sc.SE_OUT_W0])
@@ -79,7 +79,7 @@ def _publish_token(ring, state, here):
     store_relaxed(ring.log, front_end * entries + position % entries, pack_log(slot, incarnation, token))
 
 
-@njit
+@uncounted
 def publish_logs(ring, state):
     """Release the heads of the token logs that grew. Lane 0, after all lanes wrote their tokens."""
     for front_end in range(state.front_ends.shape[0] // sc.FRONT_END_WORDS):
@@ -93,14 +93,14 @@ def publish_logs(ring, state):
             store_release(ring.fe_sched, front_end * at.FE_WORDS + at.D_LOG_HEAD, head)
 
 
-@njit
+@uncounted
 def beat(ring, state):
     """Heartbeat: it moves with every turn of the loop. Lane 0."""
     state.core[sc.K_LOOPS] += 1
     store_relaxed(ring.status, at.S_HEARTBEAT, state.core[sc.K_LOOPS])
 
 
-@njit
+@uncounted
 def publish_status(ring, state):
     """Counters for observers; relaxed, each right on its own. Lane 0."""
     core, status = state.core, ring.status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
 from ring import layout as at
 from ring.atomics import store_release
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.layout import DESCRIPTOR_WORDS
 from ring.recorder import E_ADMIT, E_PREEMPT, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE
@@ -17,7 +17,7 @@ from scheduler.ending import forget, leave_waiting
 from scheduler.publish import publish_seat
 
 
-@njit
+@uncounted
 def blocks_to_admit(state, slot):
     """Blocks a waiting request takes with its seat: all it has so far, and its next token."""
     record_at = slot * sc.SLOT_WORDS
@@ -26,7 +26,7 @@ def blocks_to_admit(state, slot):
     )
 
 
-@njit
+@uncounted
 def take_seat(ring, state, io, slot, now):
     """Seat a waiting request; its prefill is next. The caller saw that seat and blocks are free.
 
@@ -79,7 +79,7 @@ def take_seat(ring, state, io, slot, now):
     return seat
 
 
-@njit
+@uncounted
 def _vacate(state, io, seat):
     """Free a seat and its blocks."""
     core = state.core
@@ -93,7 +93,7 @@ def _vacate(state, io, seat):
     return freed
 
 
-@njit
+@uncounted
 def reap(ring, state, io, now):
     """Free the seats whose requests ended in this step, and end the doomed ones."""
     core, seats = state.core, state.seats
@@ -115,7 +115,7 @@ def reap(ring, state, io, now):
     core[sc.K_ENDED] = 0
 
 
-@njit
+@uncounted
 def preempt(ring, state, io, seat, now):
     """Send a decoding request back to the waiting; it keeps its tokens and its ticket.
 
@@ -144,7 +144,7 @@ def preempt(ring, state, io, seat, now):
     core[sc.K_RECORDS] += 1
 
 
-@njit
+@uncounted
 def decoding(state, seat):
     """Whether a seat holds a request between its decode steps."""
     status = state.seats[seat * sc.SEAT_WORDS + sc.SE_STATE]
@@ -153,7 +153,7 @@ def decoding(state, seat):
     )
 
 
-@njit
+@uncounted
 def count_decoding(state):
     """Seats that decode; also kept in K_DECODING."""
     count = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphs.grid import shapes
 from graphs.step_io import EngineSpec
-from ring.jit import njit
+from ring.jit import njit, uncounted
 from ring.layout import MAX_STOP_IDS, RingGeometry
 from ring.sections import LINE, Section, check_buffer, format_buffer, layout, section
 from ring.words import SLOTS_PER_DOORBELL
@@ -194,7 +194,7 @@ def check_state(words: np.ndarray) -> None:
     check_buffer(words, STATE_MAGIC, STATE_VERSION, "scheduler state")
 
 
-@njit
+@uncounted
 def reset_pools(state):
     """All seats and blocks free, lowest on top of their stacks."""
     seats, blocks = state.config[G_SEATS], state.config[G_BLOCKS]
@@ -212,9 +212,8 @@ def reset_pools(state):
     state.core[K_TRY_ADMIT] = 1
 
 
-@njit
-def state_view(words):
-    """Named views of a scheduler state."""
+@njit(inline="always")
+def _view(words):
     return SchedulerState(
         section(words, CONFIG),
         section(words, CORE),
@@ -232,3 +231,15 @@ def state_view(words):
         section(words, POLICY),
         words,
     )
+
+
+@njit
+def state_view(words):
+    """Named views of a scheduler state."""
+    return _view(words)
+
+
+@uncounted
+def borrowed_view(words):
+    """`state_view` for `ring.jit.uncounted` functions, which hold no references."""
+    return _view(words)

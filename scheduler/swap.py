@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from ring import layout as at
 from ring.atomics import load_acquire, load_relaxed, store_relaxed, store_release
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.recorder import E_POLICY, record
 from scheduler import state as sc
 
 NO_PRESET = -1
 
 
-@njit
+@uncounted
 def swap(ring, state, now):
     """Serve a request to swap, if there is a new one; note a request to park. Lane 0, at a boundary."""
     core = state.core
@@ -39,7 +39,7 @@ def swap(ring, state, now):
     store_release(ring.status, at.S_POLICY, number)
 
 
-@njit
+@uncounted
 def _find_preset(ring, state):
     for preset in range(state.policy[sc.P_PRESETS]):
         here = sc.P_PRESET_0 + preset * sc.PRESET_WORDS + sc.PR_NAME
@@ -51,7 +51,7 @@ def _find_preset(ring, state):
     return NO_PRESET
 
 
-@njit
+@uncounted
 def put_in_force(state, preset):
     """Copy a preset's words to where the policy's functions read them; its memory is empty."""
     words, here = state.policy, sc.P_PRESET_0 + preset * sc.PRESET_WORDS
@@ -68,7 +68,7 @@ def put_in_force(state, preset):
     state.core[sc.K_TRY_ADMIT] = 1
 
 
-@njit
+@uncounted
 def announce(ring, state):
     """Tell observers the name of the policy in force."""
     for k in range(sc.NAME_WORDS):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from graphs.step_io import DONE, FAULT
 from ring import layout as at
 from ring.atomics import lane_barrier, load_acquire, load_relaxed
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
 from scheduler.admit import admit, feed_starved, may_displace, may_try
@@ -24,7 +24,7 @@ from scheduler.seats import reap
 from scheduler.swap import swap
 
 
-@njit
+@uncounted
 def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, lane, lanes, now):
     """Run one turn as lane `lane` of `lanes`.
 
@@ -97,7 +97,7 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     return core[sc.K_VERDICT]
 
 
-@njit
+@uncounted
 def _at_boundary(ring, state, io, now):
     """Whether no step is in flight, or the one that was is done. Lane 0."""
     core = state.core
@@ -118,7 +118,7 @@ def _at_boundary(ring, state, io, now):
     return False
 
 
-@njit
+@uncounted
 def _close_step(ring, state, io, now):
     """Lane 0, after all lanes collected: nothing is in flight any more."""
     core = state.core
@@ -134,7 +134,7 @@ def _close_step(ring, state, io, now):
         core[sc.K_RECORDS] += 1
 
 
-@njit
+@uncounted
 def _check_stop(ring, state, now):
     core = state.core
     if core[sc.K_STOP] == at.RUN or core[sc.K_VERDICT] == sc.FAULTED:

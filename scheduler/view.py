@@ -7,7 +7,7 @@ nanoseconds on the scheduler's clock. These are the only words a policy should r
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler import state as sc
 
 FOREVER = sc.NEVER  # a deadline that does not come
@@ -16,25 +16,25 @@ FOREVER = sc.NEVER  # a deadline that does not come
 # --- of one request ---
 
 
-@njit
+@uncounted
 def ticket(view, request):
     """Its number in the order of arrival."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
 
 
-@njit
+@uncounted
 def prompt_tokens(view, request):
     """Tokens of its prompt."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_PROMPT_LEN]
 
 
-@njit
+@uncounted
 def max_tokens(view, request):
     """Most tokens its answer may have: what the scheduler knows of its size."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_MAX_TOKENS]
 
 
-@njit
+@uncounted
 def generated(view, request):
     """Tokens of its answer so far."""
     seat = view.slots[request * sc.SLOT_WORDS + sc.SL_SEAT]
@@ -43,43 +43,43 @@ def generated(view, request):
     return view.slots[request * sc.SLOT_WORDS + sc.SL_GENERATED]
 
 
-@njit
+@uncounted
 def remaining(view, request):
     """Tokens of its answer still to come, at most."""
     return max_tokens(view, request) - generated(view, request)
 
 
-@njit
+@uncounted
 def arrived_ns(view, request):
     """When the scheduler first saw it."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_ARRIVED]
 
 
-@njit
+@uncounted
 def since_ns(view, request):
     """Since when it waits, or is in service: the last of arrival, seating and preemption."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_SINCE]
 
 
-@njit
+@uncounted
 def deadline_ns(view, request):
     """When it must be done; `FOREVER` without a deadline."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_DEADLINE]
 
 
-@njit
+@uncounted
 def priority(view, request):
     """The number its client gave; what it means is the policy's."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_PRIORITY]
 
 
-@njit
+@uncounted
 def tenant(view, request):
     """Whose it is, folded to 0 … TENANTS-1."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_TENANT] % sc.TENANTS
 
 
-@njit
+@uncounted
 def in_service(view, request):
     """Whether it has a seat."""
     return view.slots[request * sc.SLOT_WORDS + sc.SL_SEAT] >= 0
@@ -88,43 +88,43 @@ def in_service(view, request):
 # --- of the whole ---
 
 
-@njit
+@uncounted
 def now_ns(view):
     """The time of this turn."""
     return view.core[sc.K_NOW]
 
 
-@njit
+@uncounted
 def waiting(view):
     """Requests without a seat."""
     return view.core[sc.K_WAITING]
 
 
-@njit
+@uncounted
 def seated(view):
     """Requests in service."""
     return view.core[sc.K_SEATED]
 
 
-@njit
+@uncounted
 def decoding(view):
     """Requests in service whose prompt is done."""
     return view.core[sc.K_DECODING]
 
 
-@njit
+@uncounted
 def seats_free(view):
     """Seats nobody holds."""
     return view.core[sc.K_SEATS_FREE]
 
 
-@njit
+@uncounted
 def blocks_free(view):
     """KV blocks nobody holds."""
     return view.core[sc.K_BLOCKS_FREE]
 
 
-@njit
+@uncounted
 def oldest_prefill_ns(view):
     """Since when the seat that waits longest for its prefill has it; `FOREVER` if none does."""
     oldest = FOREVER
@@ -139,25 +139,25 @@ def oldest_prefill_ns(view):
 # --- of the policy itself ---
 
 
-@njit
+@uncounted
 def parameter(view, index):
     """Parameter `index` of the policy, in the order it declares them."""
     return view.policy[sc.P_PARAMETERS + index]
 
 
-@njit
+@uncounted
 def recall(view, index):
     """Word `index` (0 … MEMORY-1) of the policy's memory; zero when it comes into force."""
     return view.policy[sc.P_MEMORY + index]
 
 
-@njit
+@uncounted
 def remember(view, index, value):
     """Set a word of the policy's memory. In `may_admit` only: the rest runs on many lanes at once."""
     view.policy[sc.P_MEMORY + index] = value
 
 
-@njit
+@uncounted
 def tokens_of_tenant(view, who):
     """Tokens generated for a tenant since the policy came into force; it must ask for accounting."""
     return view.policy[sc.P_ACCOUNTS + who]

@@ -7,7 +7,7 @@ from graphs.launcher import launcher_view, open_window
 from graphs.step_io import step_view
 from ring import layout as at
 from ring.atomics import now_ns, pause, store_release
-from ring.jit import njit
+from ring.jit import njit, uncounted
 from ring.recorder import E_WINDOW, record
 from ring.views import ring_view
 from scheduler import state as sc
@@ -53,7 +53,7 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, key
             return verdict
 
 
-@njit
+@uncounted
 def close_window(ring, state, launcher, now):
     """End a window of launches at a step boundary, as the tail launch does on the device."""
     record(ring.flight, state.core[sc.K_RECORDS], now, E_WINDOW, state.core[sc.K_WINDOW], 0, 0, 0)

@@ -8,14 +8,14 @@ limit keeps that wait bounded.
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import RUN_DECODE, RUN_PREFILL, policy
 from scheduler.view import now_ns, oldest_prefill_ns, parameter
 
 PATIENCE_NS = 0  # how long a seated prompt waits while others decode
 
 
-@njit
+@uncounted
 def decode_unless_late(view):
     """Decode, unless a prompt has waited too long on its seat."""
     if now_ns(view) - oldest_prefill_ns(view) > parameter(view, PATIENCE_NS):

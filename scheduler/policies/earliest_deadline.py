@@ -7,14 +7,14 @@ about to fail; those that passed their deadline are ended by the scheduler itsel
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.view import arrived_ns, deadline_ns, parameter
 
 HORIZON_NS = 0  # the deadline of those that have none, from their arrival
 
 
-@njit
+@uncounted
 def due(view, request):
     """When it must be done."""
     return min(deadline_ns(view, request), arrived_ns(view, request) + parameter(view, HORIZON_NS))

@@ -8,7 +8,7 @@ last admission was made, as start-time fair queueing does (Goyal, Vin and Cheng,
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.state import TENANTS
 from scheduler.view import parameter, prompt_tokens, recall, remember, tenant, tokens_of_tenant
@@ -17,7 +17,7 @@ INPUT_WEIGHT, OUTPUT_WEIGHT = 0, 1  # parameters
 VIRTUAL_TIME = TENANTS  # word of memory, after a word of charges for each tenant
 
 
-@njit
+@uncounted
 def service(view, request):
     """What its tenant has received, lifted to the virtual time."""
     who = tenant(view, request)
@@ -25,7 +25,7 @@ def service(view, request):
     return max(received, recall(view, VIRTUAL_TIME))
 
 
-@njit
+@uncounted
 def charge(view, request):
     """Move the virtual time to this admission and charge the prompt to its tenant."""
     who, start = tenant(view, request), service(view, request)

@@ -8,14 +8,14 @@ time, so that long requests do not starve.
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.view import arrived_ns, parameter, remaining
 
 TOKEN_NS = 0  # how much later a request counts as arrived for each token it still needs
 
 
-@njit
+@uncounted
 def finish_if_served_now(view, request):
     """Arrival plus what remains of it, in time."""
     return arrived_ns(view, request) + remaining(view, request) * parameter(view, TOKEN_NS)

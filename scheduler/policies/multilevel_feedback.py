@@ -8,7 +8,7 @@ its prompt. What has waited long enough rises to the top, so none starves.
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.view import generated, in_service, now_ns, parameter, prompt_tokens, since_ns
 
@@ -16,7 +16,7 @@ QUANTUM, PROMPT_SHARE, PROMOTE_NS = 0, 1, 2  # parameters
 LEVELS = 16
 
 
-@njit
+@uncounted
 def level(view, request):
     """0 for the top queue; a request's work in tokens decides."""
     work = generated(view, request) + prompt_tokens(view, request) // parameter(view, PROMPT_SHARE)
@@ -28,7 +28,7 @@ def level(view, request):
     return depth
 
 
-@njit
+@uncounted
 def level_unless_waited(view, request):
     """Its level; above all others once it has waited too long."""
     waited = now_ns(view) - since_ns(view, request)

@@ -7,11 +7,11 @@ too; this one states it, to be named beside `decode_first` in a comparison.
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import RUN_PREFILL, policy
 
 
-@njit
+@uncounted
 def always_prefill(view):
     """Prefill."""
     return RUN_PREFILL

@@ -7,14 +7,14 @@ longer than class 0 that arrives with it, whatever the load of the classes befor
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.view import arrived_ns, parameter, priority
 
 CLASS_NS = 0  # how much later a request counts as arrived for each class below the best
 
 
-@njit
+@uncounted
 def arrival_with_handicap(view, request):
     """Arrival plus the handicap of its class."""
     return arrived_ns(view, request) + priority(view, request) * parameter(view, CLASS_NS)

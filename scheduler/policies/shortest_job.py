@@ -9,14 +9,14 @@ by those that arrive within it.
 
 from __future__ import annotations
 
-from ring.jit import njit
+from ring.jit import uncounted
 from scheduler.policy import policy
 from scheduler.view import arrived_ns, max_tokens, parameter
 
 TOKEN_NS = 0  # how much later a request counts as arrived for each token of its answer
 
 
-@njit
+@uncounted
 def finish_if_served_now(view, request):
     """Arrival plus its size in time."""
     return arrived_ns(view, request) + max_tokens(view, request) * parameter(view, TOKEN_NS)
