@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -156,7 +157,7 @@ class Transport(ABC):
         counters.bytes_written += 8 * int(written)
         self._run(batch)
 
-    def __enter__(self) -> Transport:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,0 +1,216 @@
+"""Real requests end to end over verbs: engine and front end as separate processes, in the guest.
+
+The processes are forked from this one, which has imported everything and started nothing, so
+each is there in a moment even under emulation. They talk to the test through pipes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from blink_numba.runtime import EngineConfig, LocalEngine
+from rdma import Event, FrontEndPort, Handle, Request
+from rdma.verbs import RingHost, VerbsTransport
+from ring.states import Reason
+from tests.rdma.peer import ring_name
+
+KEY = "a key of the tests that is long enough"
+SEATS = 2
+DEADLINE_S = 60.0
+_CONTEXT = multiprocessing.get_context("fork")
+
+
+class Remote:
+    """A child process and the pipe to it."""
+
+    def __init__(self, target, *arguments) -> None:
+        self.pipe, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(target=target, args=(theirs, *arguments), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, *request):
+        self.pipe.send(request)
+        assert self.pipe.poll(DEADLINE_S), f"no answer to {request[0]!r}"
+        return self.pipe.recv()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
+
+    def end(self) -> None:
+        self.ask("end")
+        self.process.join(DEADLINE_S)
+        assert self.process.exitcode == 0
+
+
+# --- the engine's process ------------------------------------------------------------------------
+
+
+def engine_process(pipe: Connection, ring: str, number: int, attach: bool) -> None:
+    config = EngineConfig(
+        model="tiny", backend="cpu", ring_name=ring, slots=32, max_seats=SEATS, max_model_len=128, threads=1
+    )
+    with (
+        LocalEngine(config, attach=attach) as engine,
+        RingHost(engine.ring, KEY, host="127.0.0.1", port=number, grace_s=1.0) as host,
+    ):
+        pipe.send(host.port)
+        pipe.recv()  # "end"
+    pipe.send("ended")
+
+
+def start_engine(ring: str, number: int = 0, *, attach: bool = False) -> tuple[Remote, int]:
+    engine = Remote(engine_process, ring, number, attach)
+    assert engine.pipe.poll(DEADLINE_S), "the engine did not start"
+    return engine, engine.pipe.recv()
+
+
+# --- the front end's process -----------------------------------------------------------------------
+
+
+def front_end_process(pipe: Connection, number: int) -> None:
+    transport = VerbsTransport("127.0.0.1", number, key=KEY, takeover=True, deadline_s=30.0)
+    port = FrontEndPort(transport, takeover=True, deadline_s=30.0)
+    pipe.send("attached")
+    events: dict[Handle, list[Event]] = {}
+    while True:
+        for event in port.poll():
+            events.setdefault(event.handle, []).append(event)
+        if pipe.poll(port.idle_interval()):
+            name, *arguments = pipe.recv()
+            if name == "end":
+                pipe.send(port.close())
+                return
+            if name == "submit":
+                pipe.send([port.submit(request) for request in arguments[0]])
+            elif name == "cancel":
+                pipe.send(port.cancel(arguments[0]))
+            elif name == "news":
+                pipe.send((events, port.counts(), port.live()))
+
+
+def start_front_end(number: int) -> Remote:
+    front_end = Remote(front_end_process, number)
+    assert front_end.pipe.poll(DEADLINE_S), "the front end did not attach"
+    assert front_end.pipe.recv() == "attached"
+    return front_end
+
+
+def wait_until(front_end: Remote, condition, what: str) -> dict[Handle, list[Event]]:
+    """The events so far, once they fulfil a condition."""
+    give_up = time.monotonic() + DEADLINE_S
+    while True:
+        events, _, _ = front_end.ask("news")
+        if condition(events):
+            return events
+        assert time.monotonic() < give_up, f"{what}: {events}"
+        time.sleep(0.05)
+
+
+def all_ended(handles):
+    return lambda events: all(handle in events and events[handle][-1].reason for handle in handles)
+
+
+def answer(events: list[Event]) -> list[int]:
+    """The tokens of a request, after checking that it ended once and adds up."""
+    assert [bool(event.reason) for event in events] == [False] * (len(events) - 1) + [True]
+    tokens = [token for event in events for token in event.tokens.tolist()]
+    assert events[-1].usage == len(tokens)
+    return tokens
+
+
+def request(first: int, max_tokens: int) -> Request:
+    return Request(np.arange(first, first + 5, dtype=np.int32), max_tokens=max_tokens, ignore_eos=True)
+
+
+# --- scenarios: one world for all, since an engine takes its time to start -------------------------
+
+
+class World:
+    ring = ring_name("served")
+    engine: Remote
+    front_end: Remote
+    number = 0
+    alone: dict[int, list[int]]
+
+
+def requests_are_served_and_streamed() -> None:
+    World.engine, World.number = start_engine(World.ring)
+    World.front_end = start_front_end(World.number)
+    World.alone = {}
+    for first in (10, 60):
+        (handle,) = World.front_end.ask("submit", [request(first, 12)])
+        events = wait_until(World.front_end, all_ended([handle]), "one request")[handle]
+        World.alone[first] = answer(events)
+        assert len(World.alone[first]) == 12
+        assert len(events) > 2, "the answer came in one piece"
+        assert events[-1].reason == Reason.LENGTH
+
+
+def answers_together_are_those_alone() -> None:
+    firsts = [10, 60] * 3
+    handles = World.front_end.ask("submit", [request(first, 12) for first in firsts])
+    events = wait_until(World.front_end, all_ended(handles), "six requests")
+    for handle, first in zip(handles, firsts, strict=True):
+        assert answer(events[handle]) == World.alone[first]
+
+
+def a_cancel_ends_a_request() -> None:
+    (handle,) = World.front_end.ask("submit", [request(30, 110)])
+    wait_until(World.front_end, lambda events: handle in events, "the first token")
+    assert World.front_end.ask("cancel", handle)
+    events = wait_until(World.front_end, all_ended([handle]), "the cancelled request")[handle]
+    assert events[-1].reason == Reason.CANCELLED
+    assert len(answer(events)) < 110
+
+
+def a_front_end_dies_and_another_takes_its_place() -> None:
+    (handle,) = World.front_end.ask("submit", [request(30, 110)])
+    wait_until(World.front_end, lambda events: handle in events, "the first token")
+    World.front_end.kill()
+    World.front_end = start_front_end(World.number)
+    handles = World.front_end.ask("submit", [request(first, 12) for first in (10, 60)])
+    events = wait_until(World.front_end, all_ended(handles), "requests after the death")
+    assert [answer(events[handle]) for handle in handles] == [World.alone[10], World.alone[60]]
+
+
+def an_engine_dies_and_another_goes_on_with_its_ring() -> None:
+    firsts = [30] * SEATS + [10, 60, 10, 60]  # the long ones take the seats, the rest is queued
+    lengths = [110] * SEATS + [12] * 4
+    handles = World.front_end.ask("submit", [request(*one) for one in zip(firsts, lengths, strict=True)])
+    long, queued = handles[:SEATS], handles[SEATS:]
+    wait_until(World.front_end, lambda events: all(handle in events for handle in long), "first tokens")
+    World.engine.kill()
+    World.engine, _ = start_engine(World.ring, World.number, attach=True)
+    events = wait_until(World.front_end, all_ended(handles), "requests after the engine's death")
+    for handle in long:
+        assert events[handle][-1].reason == Reason.ERROR
+        answer(events[handle])
+    for handle, first in zip(queued, firsts[SEATS:], strict=True):
+        assert events[handle][-1].reason == Reason.LENGTH
+        assert answer(events[handle]) == World.alone[first]
+    _, counts, live = World.front_end.ask("news")
+    assert counts["reconnects"] >= 1
+    assert live == 0
+
+
+def everything_ends_in_order() -> None:
+    World.front_end.end()
+    World.engine.end()
+
+
+SCENARIOS = [
+    requests_are_served_and_streamed,
+    answers_together_are_those_alone,
+    a_cancel_ends_a_request,
+    a_front_end_dies_and_another_takes_its_place,
+    an_engine_dies_and_another_goes_on_with_its_ring,
+    everything_ends_in_order,
+]
