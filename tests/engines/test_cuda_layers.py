@@ -32,7 +32,7 @@ def test_embedding_of_a_decode_batch(run):
         rows_at,
         residual,
     )
-    run(layers.embed_decode, 3, layers.NORM_THREADS, arguments)
+    run(layers.embed_decode, 3, layers.EMBED_THREADS, arguments)
     np.testing.assert_array_equal(residual[[0, 2]], as_float(table)[[1, 3]])
     assert not residual[1].any()
     assert seats[:3].tolist() == [3, -1, 0]
@@ -47,16 +47,16 @@ def test_input_out_of_range_is_a_fault_and_not_a_wild_read(run, seat, why):
     seats, rows_at = np.full(1, 77, np.int32), np.full(1, 77, np.int32)
     residual, fault = np.full((1, 24), np.nan, np.float32), np.zeros(1, np.int64)
     arguments = (np.array([seat], np.int64), tokens, positions, table, 100, fault, seats, rows_at, residual)
-    run(layers.embed_decode, 1, layers.NORM_THREADS, arguments)
+    run(layers.embed_decode, 1, layers.EMBED_THREADS, arguments)
     assert (fault[0], seats[0]) == (FAULT_INPUT, -1), why
     assert not residual.any()
 
 
 def test_norm_of_rows_wider_and_narrower_than_a_block(run):
-    for width in (24, 600):
+    for width in (24, 600, 2056):
         residual = RNG.standard_normal((2, width)).astype(np.float32) * 3
         weight, out = RNG.standard_normal(width).astype(np.float32), np.zeros((2, width), np.uint16)
-        run(layers.norm_kernel(width), 2, layers.NORM_THREADS, (residual, weight, EPSILON, out))
+        run(layers.norm_kernel(width), 2, layers.norm_threads(width), (residual, weight, EPSILON, out))
         np.testing.assert_allclose(as_float(out), rms_norm(residual, weight, EPSILON), rtol=5e-3)
 
 
@@ -68,7 +68,7 @@ def test_only_runs_that_end_their_prompt_are_sampled(run):
     out = np.full((3, 32), 0x7FC0, np.uint16)
     runs = (np.array([4, 9, -1], np.int64), np.array([0, 3, 7, 7], np.int64), np.array([1, 0, 1], np.int64))
     arguments = (*runs, positions, residual, weight, EPSILON, seat, position, out)
-    run(layers.last_tokens_kernel(32), 3, layers.NORM_THREADS, arguments)
+    run(layers.last_tokens_kernel(32), 3, layers.norm_threads(32), arguments)
     assert seat.tolist() == [4, -1, -1]
     assert position[0] == 102
     np.testing.assert_allclose(as_float(out[0]), rms_norm(residual[2], weight, EPSILON), rtol=5e-3)

@@ -66,6 +66,8 @@ def chunk_function(head_dim: int, warps: int):
     tile_bytes = TILE * row_bytes
     stage_bytes = 2 * tile_bytes  # keys, then values
     threads = warps * 32
+    copies = -(-SPAN * row_chunks // threads)  # of a thread, to stage a span of keys
+    even_copies = SPAN * row_chunks % threads == 0
     k_steps, score_tiles, output_tiles = head_dim // 16, TILE // 8, head_dim // 8
     score_words = score_tiles * 4
     scale = 1.0 / math.sqrt(head_dim) / math.log(2.0)  # exponentials are powers of two
@@ -79,14 +81,18 @@ def chunk_function(head_dim: int, warps: int):
         for part in range(TILE // SPAN):
             start = cuda.shfl_sync(0xFFFFFFFF, spans, tile * (TILE // SPAN) + part)
             to_part = shared + uint32(part * SPAN * row_bytes)
-            for index in range(cuda.threadIdx.x, SPAN * row_chunks, threads):
-                row, chunk = index // row_chunks, index % row_chunks
-                inside = first + part * SPAN + row <= last
-                at = start + index * 16 if inside else int64(0)
-                to = to_part + uint32(row * row_bytes + ((chunk ^ (row & swizzle)) * 16))
-                size = int32(16 if inside else 0)
-                ptx.copy_async(to, keys + at, size)
-                ptx.copy_async(to + uint32(tile_bytes), values + at, size)
+            there = last - (first + part * SPAN)  # rows up to this one have a position
+            for step in range(copies):  # a constant count: unrolled, the index arithmetic folds
+                index = cuda.threadIdx.x + step * threads
+                if even_copies or index < SPAN * row_chunks:
+                    row, chunk = index // row_chunks, index % row_chunks
+                    to = to_part + uint32(row * row_bytes + ((chunk ^ (row & swizzle)) * 16))
+                    at = start + index * 16
+                    size = int32(16)
+                    if row > there:
+                        at, size = int64(0), int32(0)
+                    ptx.copy_async(to, keys + at, size)
+                    ptx.copy_async(to + uint32(tile_bytes), values + at, size)
 
     @cuda.jit(device=True, forceinline=True)
     def find_spans(table, table_at, head, heads, block_size, start, last):

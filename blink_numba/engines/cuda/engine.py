@@ -70,6 +70,7 @@ class CudaEngine:
         self._epsilon = np.float32(config.rms_norm_eps)
         self._group = config.num_heads // config.num_kv_heads
         self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+        self._norm_threads = layers.norm_threads(config.hidden_size)
         self._rms_norm = layers.norm_kernel(config.hidden_size)
         self._last_tokens = layers.last_tokens_kernel(config.hidden_size)
         self._rope = layers.rope_kernel(config.head_dim, config.qkv_bias, config.qk_norm)
@@ -126,13 +127,13 @@ class CudaEngine:
         sample.finish_step[1, 32, stream](self._step.control, self.activations.fault)
 
     def _embed_decode(self, batch: int, rows: Rows, stream: Any) -> None:
-        layers.embed_decode[batch, layers.NORM_THREADS, stream](
+        layers.embed_decode[batch, layers.EMBED_THREADS, stream](
             self._step.decode_rows, self._step.seat_token, self._step.seat_position, self.weights.embedding,
             self.spec.max_model_len, self.activations.fault, rows.seat, rows.position, rows.residual,
         )  # fmt: skip
 
     def _embed_prefill(self, tokens: int, rows: Rows, stream: Any) -> None:
-        layers.embed_prefill[tokens, layers.NORM_THREADS, stream](
+        layers.embed_prefill[tokens, layers.EMBED_THREADS, stream](
             self._step.prefill_seat, self._step.prefill_token, self._step.prefill_position,
             self.weights.embedding, self.spec.max_model_len, self.activations.fault,
             rows.seat, rows.position, rows.residual,
@@ -140,7 +141,7 @@ class CudaEngine:
 
     def _norm(self, rows: Rows, weight: Any, stream: Any) -> None:
         grid = rows.residual.shape[0]
-        self._rms_norm[grid, layers.NORM_THREADS, stream](rows.residual, weight, self._epsilon, rows.normed)
+        self._rms_norm[grid, self._norm_threads, stream](rows.residual, weight, self._epsilon, rows.normed)
 
     def _attention_block(self, kind: int, index: int, layer: LayerWeights, rows: Rows, stream: Any) -> None:
         config, keys, values = self.config, self.cache.keys[index], self.cache.values[index]
@@ -188,7 +189,7 @@ class CudaEngine:
 
     def _sample_runs(self, rows: Rows, stream: Any) -> None:
         work = self.activations
-        self._last_tokens[self.spec.prefill_sequences, layers.NORM_THREADS, stream](
+        self._last_tokens[self.spec.prefill_sequences, self._norm_threads, stream](
             self._step.run_seat, self._step.run_start, self._step.run_samples, rows.position,
             rows.residual, self.weights.final_norm, self._epsilon,
             work.sample_seat, work.sample_position, work.sample_normed,

@@ -14,8 +14,7 @@ from blink_numba.engines.cuda import ptx
 from blink_numba.engines.cuda._cuda import cuda, libdevice, types
 from blink_numba.engines.sampling import FAULT_INPUT
 
-NORM_THREADS = 256
-NORM_WARPS = NORM_THREADS // 32
+EMBED_THREADS = 256
 ROPE_HEADS = 4  # heads of a block of `rope_kernel`, a warp each
 GATE_THREADS = 256
 
@@ -31,48 +30,51 @@ def warp_sum(value):
 
 
 @cuda.jit(device=True, forceinline=True)
-def block_sum(value):
-    """Sum over `NORM_THREADS` threads, the same in every thread."""
-    parts = cuda.shared.array(NORM_WARPS, types.float32)
-    value = warp_sum(value)
-    if cuda.threadIdx.x & 31 == 0:
-        parts[cuda.threadIdx.x >> 5] = value
-    cuda.syncthreads()
-    total = float32(0.0)
-    for warp in range(NORM_WARPS):
-        total = libdevice.fadd_rn(total, parts[warp])
-    return total
-
-
-@cuda.jit(device=True, forceinline=True)
 def to_bf16(value):
     """The nearest bf16, as uint16."""
     return uint16(ptx.pack_bf16(value, float32(0.0)) & uint32(0xFFFF))
+
+
+def norm_threads(width: int) -> int:
+    """Threads that normalise a row; part of the result's definition, since they sum it."""
+    return 256 if width <= 2048 else 512
 
 
 @cache
 def normalizer(width: int):
     """Device function ``(row, weight, epsilon, out)``: ``out = row / rms(row) * weight``, by one block.
 
-    From float32[width] to bf16; a thread keeps its part of the row in registers.
+    From float32[width] to bf16, by `norm_threads` threads; a thread keeps its part of the row in
+    registers.
     """
-    parts = -(-width // NORM_THREADS)
+    threads = norm_threads(width)
+    warps, parts = threads // 32, -(-width // threads)
 
     @cuda.jit(device=True, forceinline=True)
     def normalize_row(row, weight, epsilon, out):
         values = cuda.local.array(parts, types.float32)
+        weights = cuda.local.array(parts, types.float32)
+        sums = cuda.shared.array(warps, types.float32)
+        for part in range(parts):  # all loads before the first use
+            index = cuda.threadIdx.x + part * threads
+            values[part] = row[index] if index < width else float32(0.0)
+            weights[part] = weight[index] if index < width else float32(0.0)
         square = float32(0.0)
         for part in range(parts):
-            index = cuda.threadIdx.x + part * NORM_THREADS
-            values[part] = row[index] if index < width else float32(0.0)
-        for part in range(parts):
             square = libdevice.fmaf_rn(values[part], values[part], square)
-        mean = libdevice.fdiv_rn(block_sum(square), float32(width))
+        square = warp_sum(square)
+        if cuda.threadIdx.x & 31 == 0:
+            sums[cuda.threadIdx.x >> 5] = square
+        cuda.syncthreads()
+        total = float32(0.0)
+        for warp in range(warps):
+            total = libdevice.fadd_rn(total, sums[warp])
+        mean = libdevice.fdiv_rn(total, float32(width))
         scale = libdevice.frsqrt_rn(libdevice.fadd_rn(mean, epsilon))
         for part in range(parts):
-            index = cuda.threadIdx.x + part * NORM_THREADS
+            index = cuda.threadIdx.x + part * threads
             if index < width:
-                out[index] = to_bf16(libdevice.fmul_rn(libdevice.fmul_rn(values[part], scale), weight[index]))
+                out[index] = to_bf16(libdevice.fmul_rn(libdevice.fmul_rn(values[part], scale), weights[part]))
 
     return normalize_row
 
@@ -87,18 +89,18 @@ def embed_row(row, seat, token, position, table, positions, fault, row_seat, row
     if cuda.threadIdx.x == 0:
         row_seat[row] = seat
         row_position[row] = position
-    for index in range(cuda.threadIdx.x, table.shape[1], NORM_THREADS):
+    for index in range(cuda.threadIdx.x, table.shape[1], EMBED_THREADS):
         if seat >= 0:
             residual[row, index] = ptx.low_bf16(uint32(table[token, index]))
         else:
             residual[row, index] = float32(0.0)
 
 
-@cuda.jit(launch_bounds=NORM_THREADS)
+@cuda.jit(launch_bounds=EMBED_THREADS)
 def embed_decode(
     decode_rows, seat_token, seat_position, table, positions, fault, row_seat, row_position, residual
 ):
-    """Rows of a decode batch. Grid: rows; `NORM_THREADS` threads.
+    """Rows of a decode batch. Grid: rows; `EMBED_THREADS` threads.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ def embed_decode(
     embed_row(row, seat, token, position, table, positions, fault, row_seat, row_position, residual)
 
 
-@cuda.jit(launch_bounds=NORM_THREADS)
+@cuda.jit(launch_bounds=EMBED_THREADS)
 def embed_prefill(
     prefill_seat, prefill_token, prefill_position, table, positions, fault, row_seat, row_position, residual
 ):
@@ -135,10 +137,13 @@ def embed_prefill(
 
 @cache
 def norm_kernel(width: int):
-    """Kernel ``(residual float32[rows, width], weight, epsilon, out uint16[rows, width])``. Grid: rows."""
+    """Kernel ``(residual float32[rows, width], weight, epsilon, out uint16[rows, width])``.
+
+    Grid: rows; `norm_threads` threads.
+    """
     normalize_row = normalizer(width)
 
-    @cuda.jit(launch_bounds=NORM_THREADS)
+    @cuda.jit(launch_bounds=norm_threads(width))
     def rms_norm(residual, weight, epsilon, out):
         row = cuda.blockIdx.x
         normalize_row(residual[row], weight, epsilon, out[row])
@@ -150,12 +155,12 @@ def norm_kernel(width: int):
 def last_tokens_kernel(width: int):
     """Kernel that gathers the rows of a prefill to sample from: runs' last tokens, final norm applied.
 
-    Grid: runs. A run that is unused or does not end its prompt gives a row of zeros and
-    `sample_seat` -1.
+    Grid: runs; `norm_threads` threads. A run that is unused or does not end its prompt gives a
+    row of zeros and `sample_seat` -1.
     """
-    normalize_row = normalizer(width)
+    normalize_row, threads = normalizer(width), norm_threads(width)
 
-    @cuda.jit(launch_bounds=NORM_THREADS)
+    @cuda.jit(launch_bounds=threads)
     def last_tokens(
         run_seat, run_start, run_samples, row_position, residual, weight, epsilon,
         sample_seat, sample_position, out,
@@ -170,7 +175,7 @@ def last_tokens_kernel(width: int):
         if samples:
             normalize_row(residual[last], weight, epsilon, out[run])
         else:
-            for index in range(cuda.threadIdx.x, width, NORM_THREADS):
+            for index in range(cuda.threadIdx.x, width, threads):
                 out[run, index] = uint16(0)
 
     return last_tokens

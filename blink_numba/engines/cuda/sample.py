@@ -25,6 +25,7 @@ from ring.atomics import store_release
 THREADS = 512
 WARPS = THREADS // 32
 BUCKETS = 1024
+BATCH = 8  # logits a thread loads before it looks at the first: they come from far away
 NO_ID = 1 << 30
 _LOG2_E_MICRO = 1.4426950408889634e6
 
@@ -48,14 +49,25 @@ def key_of(weight):
 
 
 @cuda.jit(device=True, forceinline=True)
+def load_batch(logits, row, first, stride, after, batch):
+    """``logits[row, first + stride * i]`` for `BATCH` i; -inf from id `after` on."""
+    for i in range(BATCH):
+        token = first + i * stride
+        batch[i] = logits[row, token] if token < after else float32(_MINUS_INFINITY)
+
+
+@cuda.jit(device=True, forceinline=True)
 def find_largest(logits, row):
     """Largest logit of a row and the lowest id that has it, in every thread."""
     values = cuda.shared.array(WARPS, types.float32)
     ids = cuda.shared.array(WARPS, types.int32)
+    batch = cuda.local.array(BATCH, types.float32)
     best, best_id = float32(_MINUS_INFINITY), int32(NO_ID)
-    for token in range(cuda.threadIdx.x, logits.shape[1], THREADS):
-        if logits[row, token] > best:
-            best, best_id = logits[row, token], int32(token)
+    for first in range(cuda.threadIdx.x, logits.shape[1], THREADS * BATCH):
+        load_batch(logits, row, first, THREADS, logits.shape[1], batch)
+        for i in range(BATCH):
+            if batch[i] > best:
+                best, best_id = batch[i], int32(first + i * THREADS)
     for level in range(5):
         step = 16 >> level
         other = cuda.shfl_xor_sync(0xFFFFFFFF, best, step)
@@ -118,6 +130,7 @@ def find_edge(logits, row, largest, inverse, floor, need, counting, histogram, c
 
     What lies there is tokens (`counting`) or weight. A radix descent over the 35 bits of a key.
     """
+    batch = cuda.local.array(BATCH, types.float32)
     edge = int64(0)
     shift = int32(35)
     for level in range(4):
@@ -128,13 +141,15 @@ def find_edge(logits, row, largest, inverse, floor, need, counting, histogram, c
         for index in range(cuda.threadIdx.x, buckets, THREADS):
             histogram[index] = 0
         cuda.syncthreads()
-        for token in range(cuda.threadIdx.x, logits.shape[1], THREADS):
-            weight = weight_of(logits[row, token], largest, inverse)
-            if weight > 0:
-                key = key_of(weight)
-                if key >= floor and (key >> known) == (edge >> known):
-                    unit = int64(1) if counting else weight
-                    cuda.atomic.add(histogram, (key >> shift) & (buckets - 1), unit)
+        for start in range(cuda.threadIdx.x, logits.shape[1], THREADS * BATCH):
+            load_batch(logits, row, start, THREADS, logits.shape[1], batch)
+            for i in range(BATCH):
+                weight = weight_of(batch[i], largest, inverse)
+                if weight > 0:
+                    key = key_of(weight)
+                    if key >= floor and (key >> known) == (edge >> known):
+                        unit = int64(1) if counting else weight
+                        cuda.atomic.add(histogram, (key >> shift) & (buckets - 1), unit)
         cuda.syncthreads()
         pick_bucket(histogram, buckets, need, choice)
         if choice[0] < 0:
@@ -146,9 +161,9 @@ def find_edge(logits, row, largest, inverse, floor, need, counting, histogram, c
 
 
 @cuda.jit(device=True, forceinline=True)
-def kept_weight(logits, row, token, largest, inverse, edge):
+def kept_weight(logit, largest, inverse, edge):
     """Weight of a token, 0 if it is below the edge."""
-    weight = weight_of(logits[row, token], largest, inverse)
+    weight = weight_of(logit, largest, inverse)
     if weight > 0 and key_of(weight) < edge:
         return int64(0)
     return weight
@@ -160,9 +175,13 @@ def sum_pieces(logits, row, first, after, largest, inverse, edge, sums):
     length = (after - first + WARPS - 1) // WARPS
     warp = int32(cuda.threadIdx.x >> 5)
     start = first + warp * length
+    batch = cuda.local.array(BATCH, types.float32)
+    end = min(start + length, after)
     own = int64(0)
-    for token in range(start + (cuda.threadIdx.x & 31), min(start + length, after), 32):
-        own += kept_weight(logits, row, token, largest, inverse, edge)
+    for at in range(start + (cuda.threadIdx.x & 31), end, 32 * BATCH):
+        load_batch(logits, row, at, 32, end, batch)
+        for i in range(BATCH):
+            own += kept_weight(batch[i], largest, inverse, edge)
     own = warp_sum(own)
     cuda.syncthreads()
     if cuda.threadIdx.x & 31 == 0:
