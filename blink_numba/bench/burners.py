@@ -53,7 +53,9 @@ class Burners:
         try:
             for _ in range(self._count):
                 self._processes.append(
-                    subprocess.Popen([sys.executable, "-c", _BURN, where], stdout=subprocess.PIPE, env=environment)
+                    subprocess.Popen(
+                        [sys.executable, "-c", _BURN, where], stdout=subprocess.PIPE, env=environment
+                    )
                 )
             self._await_start()
         except BaseException:

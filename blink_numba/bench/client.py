@@ -161,13 +161,14 @@ class ClientProcess:
 
     def ask(self, deadline_s: float = ANSWER_S, **command: Any) -> dict[str, Any]:
         """Send a command; its answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             if not selector.select(deadline_s):
-                raise RuntimeError(f"the bench's client did not answer {sorted(command)} within {deadline_s:g} s")
+                raise RuntimeError(f"the client did not answer {sorted(command)} within {deadline_s:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the bench's client ended with status {self._process.wait()}")
@@ -181,7 +182,8 @@ class ClientProcess:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(10.0)
@@ -208,7 +210,8 @@ def main() -> None:
             port = FrontEndPort(transport)
             port.warm_up()
         elif "load" in command:
-            assert port is not None and transport is not None
+            assert port is not None
+            assert transport is not None
             loop = ClosedLoop(port, transport.memory.view.flight, Load(**command["load"]))
             answer = loop.run()
             loop.end_all()

@@ -79,7 +79,9 @@ def _measure(
     from blink_numba.bench.resident import engine
 
     launch = "faf" if backend == "cpu" else strategy
-    with engine(model, load.concurrency, load.prompt + load.tokens, backend=backend, launch=launch) as running:
+    with engine(
+        model, load.concurrency, load.prompt + load.tokens, backend=backend, launch=launch
+    ) as running:
         client.ask(attach=running.ring_name)
         here = replace(load, vocab_size=running.spec.vocab_size)
         idle = client.measure(here)
@@ -102,7 +104,9 @@ def phase_rows(case: str, measured: dict[str, Any], **extra: Any) -> list[Row]:
             Row(f"{case}/{name}_p99_{unit}", found["p99"], unit, better="lower", p999=found["p999"], **shared)
         )
     lost = measured["lost_entries"]
-    rows.append(Row(f"{case}/tok_s", measured["tokens"] / measured["seconds"], "tok/s", lost_entries=lost, **extra))
+    rows.append(
+        Row(f"{case}/tok_s", measured["tokens"] / measured["seconds"], "tok/s", lost_entries=lost, **extra)
+    )
     return rows
 
 
@@ -117,7 +121,9 @@ def ratio_rows(name: str, idle: dict[str, Any], loaded: dict[str, Any], **extra:
         return p99(loaded, key) / p99(idle, key)
 
     return [
-        Row(f"{name}/p99_ratio", ratio("step_us"), "ratio", P99_RATIO if resident else None, "lower", **extra),
+        Row(
+            f"{name}/p99_ratio", ratio("step_us"), "ratio", P99_RATIO if resident else None, "lower", **extra
+        ),
         Row(
             f"{name}/throughput_ratio", loaded["tokens"] / idle["tokens"], "ratio",
             THROUGHPUT_RATIO if resident else None, **extra,

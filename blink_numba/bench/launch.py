@@ -16,6 +16,10 @@ from blink_numba.bench.report import Row, median_row
 
 WINDOW = 120
 
+# words of a miniature scheduler's state
+STEP, TARGET, WINDOW_LIMIT, TRY_LIMIT, ERROR, WINDOWS, RETRIES, TURN = range(8)
+STATE_WORDS = 8
+
 
 def run(steps: int = 2400, repeats: int = 5) -> list[Row]:
     """Launch latency of each strategy; windows of fire-and-forget launches and their recovery."""
@@ -47,22 +51,22 @@ def _fire_and_forget(minis: Any, steps: int, repeats: int) -> list[Row]:
         seen.append(until_seen / 1e3)
         step.append(gaps[~ends_window])
         between.append(gaps[ends_window] - np.median(gaps[~ends_window]))
-        retries += int(state[6])
+        retries += int(state[RETRIES])
     state, _, _ = minis.run("faf", window=WINDOW + 1, tries=0)
     return [
         latency_row("faf/seen_us", seen, 4.2),
         latency_row("faf/step_us", step, 4.2, steps_in_windows=WINDOW),
         latency_row("faf/window_us", between, note="added once a window by the tail launch of the scheduler"),
         Row("faf/retries", retries, "count", better="lower", steps=steps * repeats),
-        Row("faf/window_launches", float(state[0]), "count", WINDOW, code=int(state[4]),
+        Row("faf/window_launches", float(state[STEP]), "count", WINDOW, code=int(state[ERROR]),
             note="launches before the first that fails"),
     ]  # fmt: skip
 
 
 def _ended(name: str, steps: int, state: np.ndarray, *rest: np.ndarray) -> tuple[np.ndarray, ...]:
     """A run that did all its steps without an error."""
-    if state[0] != steps or state[4] != 0:
-        raise RuntimeError(f"{name} ended after {state[0]} of {steps} steps with error {state[4]}")
+    if state[STEP] != steps or state[ERROR] != 0:
+        raise RuntimeError(f"{name} ended after {state[STEP]} of {steps} steps with error {state[ERROR]}")
     return (state, *rest)
 
 

@@ -13,6 +13,17 @@ from typing import Any
 import numba
 import numpy as np
 
+from blink_numba.bench.launch import (
+    ERROR,
+    RETRIES,
+    STATE_WORDS,
+    STEP,
+    TARGET,
+    TRY_LIMIT,
+    TURN,
+    WINDOW_LIMIT,
+    WINDOWS,
+)
 from blink_numba.bench.null_engine import NullEngine
 from graphs import host_launch
 from graphs._cuda import CudaError, check, cuda, driver, new_stream
@@ -31,10 +42,6 @@ NO_BRANCH = 1 << 30
 SPIN_NS = 1_000_000_000  # a step that takes longer is lost
 END_S = 20.0
 NOT_DONE = -1  # error of a step that did not end
-
-# words of the state
-STEP, TARGET, WINDOW_LIMIT, TRY_LIMIT, ERROR, WINDOWS, RETRIES, TURN = range(8)
-STATE_WORDS = 8
 
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 SPEC = EngineSpec(
@@ -202,7 +209,9 @@ class Miniatures:
             self._stream,
         )
 
-    def run(self, name: str, *, window: int = 120, tries: int = TRIES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def run(
+        self, name: str, *, window: int = 120, tries: int = TRIES
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Run one; its state's words, when each step began and how long until it was seen (ns).
 
         Raises
@@ -213,7 +222,7 @@ class Miniatures:
         state = np.zeros(STATE_WORDS, np.int64)
         state[[TARGET, WINDOW_LIMIT, TRY_LIMIT]] = self._steps, window, tries
         self._state.copy_to_device(state)
-        self._engine.control[:].copy_to_device(np.zeros(self._engine.control.shape[0], np.int64))
+        self._engine.control.copy_to_device(np.zeros(self._engine.control.shape[0], np.int64))
         cuda.synchronize()
         check(driver.cuGraphLaunch(self._executables[name], int(self._stream)), f"launching {name}")
         self._wait(name)

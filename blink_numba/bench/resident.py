@@ -20,8 +20,8 @@ STEP_DEADLINE_S = 20.0
 
 
 def engine_config(
-    model: str, seats: int, length: int, *, backend: str = "cuda", launch: str = "faf", prefill_tokens: int = 2048,
-    batch_invariant: bool = False,
+    model: str, seats: int, length: int, *, backend: str = "cuda", launch: str = "faf",
+    prefill_tokens: int = 2048, batch_invariant: bool = False,
 ) -> EngineConfig:  # fmt: skip
     """Configuration of an engine of random weights with room for `seats` requests of `length` tokens."""
     blocks = -(-(length + 1) // 16)
@@ -43,7 +43,9 @@ def engine(model: str, seats: int, length: int, backend: str = "cuda", launch: s
     prepared : Backend, optional
         Runs it, instead of a backend made here.
     """
-    config = engine_config(model, seats, length, backend=backend, launch=launch, prefill_tokens=prefill_tokens)
+    config = engine_config(
+        model, seats, length, backend=backend, launch=launch, prefill_tokens=prefill_tokens
+    )
     running = LocalEngine(config, backend=prepared)
     try:
         yield running
@@ -83,7 +85,7 @@ def answer_all(
         events = port.poll()
         if not events:
             if time.monotonic() > give_up:
-                raise RuntimeError(f"{left} of {len(handles)} requests were not answered within {deadline_s:g} s")
+                raise RuntimeError(f"{left} of {len(handles)} requests not answered within {deadline_s:g} s")
             time.sleep(port.idle_interval())
         for event in events:
             parts[event.handle].append(event.tokens)

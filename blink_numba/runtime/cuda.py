@@ -103,8 +103,8 @@ class CudaBackend:
         self.engine = self._make_engine(model, engine_limits(model, config))
         self.spec: EngineSpec = self.engine.spec
         progress(f"capturing {len(shapes(self.spec))} graphs")
-        self._graphs = GraphSet(self.engine, self._stream, device_launch=config.launch != "while")
-        self._table = cuda.to_device(self._graphs.table())
+        self.graphs = GraphSet(self.engine, self._stream, device_launch=config.launch != "while")
+        self._table = cuda.to_device(self.graphs.table())
         self._launcher = cuda.to_device(np.zeros(CORE_WORDS, np.int64))
         progress(f"compiling the scheduler kernel (policy {policy.name}, launches {config.launch})")
         self._kernel = self._make_kernel(policy)
@@ -259,7 +259,7 @@ class CudaBackend:
             self._cleanup.close()
             if self._executable is not None:
                 driver.cuGraphExecDestroy(self._executable)
-            self._graphs.close()
+            self.graphs.close()
             self._ring.close()
             self._ring = None
 

@@ -29,7 +29,7 @@ from ring.jit import njit
 from ring.layout import RingGeometry
 from ring.views import RingView
 from scheduler import state as sc
-from scheduler.build import NARROW, POINTERS
+from scheduler.build import NARROW, POINTERS, set_up
 from scheduler.loops import host
 from scheduler.policy import Policy
 from scheduler.policy_check import WORDS, pointers
@@ -77,8 +77,8 @@ class CudaHostBackend:
         self.engine = self._make_engine(model, engine_limits(model, config))
         self.spec: EngineSpec = self.engine.spec
         progress(f"capturing {len(shapes(self.spec))} graphs")
-        self._graphs = GraphSet(self.engine, self._stream, device_launch=False)
-        self._table = self._graphs.table()
+        self.graphs = GraphSet(self.engine, self._stream, device_launch=False)
+        self._table = self.graphs.table()
         progress(f"compiling the scheduler (policy {policy.name}, launches {config.launch})")
         host_launch.load_driver()
         self._functions = pointers(policy)
@@ -101,6 +101,7 @@ class CudaHostBackend:
         self._state = sc.make_state(
             self.spec, geometry, placement=placement, step_deadline_s=self._config.step_deadline_s
         )
+        set_up(self._state, self._policy)
         return self._state
 
     def start(self, words: np.ndarray, ring: RingView) -> None:
@@ -115,7 +116,8 @@ class CudaHostBackend:
 
     def _run(self) -> None:
         words, state, io = self._words, self._state, self.engine.host_io
-        assert words is not None and state is not None
+        assert words is not None
+        assert state is not None
         self._verdict = int(
             compiled_loop()(words, words.view(np.int32), state, io, self._table, self._core, *self._functions)
         )
@@ -166,4 +168,4 @@ class CudaHostBackend:
     def close(self) -> None:
         """Free what the GPU holds; the scheduler has returned."""
         if self.join(0.0) and self._idle(1.0):
-            self._graphs.close()
+            self.graphs.close()
