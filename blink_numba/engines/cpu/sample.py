@@ -1,0 +1,138 @@
+"""Sampling a token from a row of logits, as `blink_numba.engines.sampling` defines it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from blink_numba.engines.cpu.simd import add, exp, load, max_lane, maximum, multiply, splat, store
+from blink_numba.engines.sampling import (
+    FAULT_LOGITS,
+    ONE_WEIGHT,
+    random_bits,
+    share_of,
+    target_weight,
+)
+from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
+from ring.jit import njit
+
+LANES = 16
+WEIGHT_BITS = 31  # weights are 0 … 2**30
+_DIGIT = 8
+BUCKETS = 1 << _DIGIT
+
+
+@njit
+def _largest(logits, at, count):
+    """Largest of `count` logits, a multiple of 16."""
+    largest = load(logits, at)
+    for k in range(LANES, count, LANES):
+        largest = maximum(largest, load(logits, at + k))
+    return max_lane(largest)
+
+
+@njit
+def _weigh(logits, at, count, largest, temperature_micro, weights):
+    """Integer weights of the tokens; the logits are overwritten."""
+    negative = splat(-largest)
+    inverse = splat(np.float32(1e6 / temperature_micro))
+    one = splat(np.float32(ONE_WEIGHT))
+    for k in range(0, count, LANES):
+        scaled = multiply(add(load(logits, at + k), negative), inverse)
+        store(logits, at + k, multiply(exp(scaled), one))
+    for token in range(count):
+        weights[token] = np.int64(logits[at + token] + np.float32(0.5))
+
+
+@njit
+def _edge(weights, count, floor, need, by_weight, histogram):
+    """Largest weight at or above which lies at least `need`, of tokens of at least `floor`.
+
+    What lies there is weight (`by_weight`) or tokens. A radix descent over the digits of a weight;
+    `floor` if all of it is not enough.
+    """
+    edge, shift = 0, WEIGHT_BITS
+    while shift > 0:
+        known = shift  # the bits from here on up agree with edge
+        shift = max(shift - _DIGIT, 0)
+        buckets = 1 << (known - shift)
+        for bucket in range(buckets):
+            histogram[bucket] = 0
+        for token in range(count):
+            weight = weights[token]
+            if weight >= floor and (weight >> known) == (edge >> known):
+                histogram[(weight >> shift) & (buckets - 1)] += weight if by_weight else 1
+        bucket = buckets - 1
+        while bucket >= 0 and histogram[bucket] < need:
+            need -= histogram[bucket]
+            bucket -= 1
+        if bucket < 0:
+            return floor
+        edge |= bucket << shift
+    return edge
+
+
+@njit
+def _total(weights, count, edge):
+    total = 0
+    for token in range(count):
+        if weights[token] >= edge:
+            total += weights[token]
+    return total
+
+
+@njit
+def _draw(weights, count, edge, target):
+    """First token, in the order of ids, at which the running sum of kept weights exceeds `target`."""
+    running = 0
+    for token in range(count):
+        if weights[token] >= edge:
+            running += weights[token]
+            if running > target:
+                return token
+    return -FAULT_LOGITS
+
+
+def sample_row(logits, at, vocab, eos_ids, sampling, seat, position, weights, histogram):
+    """Sample from one row.
+
+    Parameters
+    ----------
+    logits : float32 array
+        The row starts at `at` and has room for `vocab` rounded up to 16; it is overwritten.
+    sampling : int64[seats * SAMPLING_WORDS]
+    position : int64
+        That the sampled token will take.
+    weights : int64[at least vocab rounded up to 16]
+    histogram : int64[BUCKETS]
+
+    Returns
+    -------
+    int64
+        The token, or a fault code negated.
+    """
+    words = seat * SAMPLING_WORDS
+    if sampling[words + SUPPRESS_EOS] != 0:
+        for k in range(eos_ids.shape[0]):
+            logits[at + eos_ids[k]] = -np.inf
+    count = (vocab + LANES - 1) // LANES * LANES
+    for k in range(at + vocab, at + count):
+        logits[k] = -np.inf
+    largest = _largest(logits, at, count)
+    if not math.isfinite(largest):
+        return -FAULT_LOGITS
+    temperature = sampling[words + TEMPERATURE_MICRO]
+    if temperature <= 0:
+        for token in range(vocab):
+            if logits[at + token] == largest:
+                return token
+    _weigh(logits, at, count, largest, temperature, weights)
+    edge = 1
+    if sampling[words + TOP_K] > 0:
+        edge = _edge(weights, count, edge, sampling[words + TOP_K], False, histogram)
+    if sampling[words + TOP_P_MICRO] < 1_000_000:
+        need = share_of(_total(weights, count, edge), sampling[words + TOP_P_MICRO])
+        edge = _edge(weights, count, edge, need, True, histogram)
+    target = target_weight(_total(weights, count, edge), random_bits(sampling[words + SEED], position))
+    return _draw(weights, count, edge, target)
