@@ -94,6 +94,7 @@ def environment() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {
+        **_gpu(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "versions": versions,
@@ -101,6 +102,18 @@ def environment() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def _gpu() -> dict[str, str]:
+    """Name and driver of the first GPU, without starting CUDA; nothing where there is none."""
+    try:
+        import pynvml  # pyright: ignore[reportMissingImports]
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return {"gpu": str(name), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except Exception:  # not installed, no driver, no GPU: a figure of the CPU alone
+        return {}
 
 
 def _cpu_name() -> str:

@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -39,13 +39,11 @@ def command(name: str, run: Callable[..., list[Row]]) -> Callable[..., None]:
     options = []
     for parameter in inspect.signature(run).parameters.values():
         default = parameter.default if parameter.default is not inspect.Parameter.empty else ...
-        flag = f"--{parameter.name.replace('_', '-')}"
-        options.append(
-            inspect.Parameter(
-                parameter.name, inspect.Parameter.KEYWORD_ONLY,
-                default=typer.Option(default, flag), annotation=hints.get(parameter.name, str),
-            )
-        )  # fmt: skip
+        hint = hints.get(parameter.name, str)
+        if get_origin(hint) is not Annotated:  # else the bench says itself what its option is
+            default = typer.Option(default, f"--{parameter.name.replace('_', '-')}")
+        kind = inspect.Parameter.KEYWORD_ONLY
+        options.append(inspect.Parameter(parameter.name, kind, default=default, annotation=hint))
     json = inspect.Parameter(
         "json", inspect.Parameter.KEYWORD_ONLY, default=None,
         annotation=Annotated[str | None, typer.Option("--json", help="Write JSON to a file, or to - .")],
