@@ -13,9 +13,10 @@ from cuda.bindings import driver as _driver  # pyright: ignore[reportAttributeAc
 from numba.cuda.core import config as _config
 
 # typed Any: what Numba does to Python functions is beyond a type checker
+_extending: Any = numba.cuda.extending
 driver: Any = _driver
-intrinsic: Any = numba.cuda.extending.intrinsic
-cuda_overload: Any = numba.cuda.extending.overload
+intrinsic: Any = _extending.intrinsic
+cuda_overload: Any = _extending.overload
 types: Any = numba.types
 cuda: Any = numba.cuda
 

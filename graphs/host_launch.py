@@ -65,7 +65,9 @@ class HostLauncher(NamedTuple):
 def _launch_from_cpu_scheduler(launcher, table, executable):
     if getattr(launcher, "instance_class", None) is not HostLauncher:
         return None
-    return lambda launcher, table, executable: launch_from_host(table.handle[executable], launcher.core[L_STREAM])
+    return lambda launcher, table, executable: launch_from_host(
+        table.handle[executable], launcher.core[L_STREAM]
+    )
 
 
 @njit

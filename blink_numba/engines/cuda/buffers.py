@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from blink_numba.engines.cuda._cuda import cuda
-from blink_numba.engines.cuda.attention import CHUNK
+from blink_numba.engines.cuda.attention_chunk import CHUNK
 from blink_numba.models import ModelConfig, rope_frequencies
 from graphs._cuda import check, driver
 from graphs.step_io import EngineSpec, format_step, sections_of, step_words
