@@ -17,7 +17,8 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
-            item.add_marker(pytest.mark.timeout(WATCHDOG_S, method="thread"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(WATCHDOG_S, method="thread"))
 
 
 @pytest.fixture(autouse=True)
