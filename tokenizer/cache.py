@@ -92,7 +92,8 @@ def _settings(vocabulary: Vocabulary) -> dict[str, Any]:
 
 _PLAIN = (
     "ignore_merges",
-    "byte_fallback",
+    "byte_tokens",
+    "prepend_space",
     "normalizer",
     "bos_id",
     "eos_ids",
@@ -137,7 +138,7 @@ def _vocabulary(arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> Voca
     splitter = dict(settings.pop("splitter"))
     splitter["family"] = Family(splitter["family"])
     added = tuple(AddedToken(**a) for a in settings.pop("added"))
-    settings |= {k: tuple(settings[k]) for k in ("eos_ids", "prefix_ids", "suffix_ids")}
+    settings |= {k: tuple(settings[k]) for k in ("eos_ids", "prefix_ids", "suffix_ids", "byte_tokens")}
     return Vocabulary(
         tokens=[blob[start:end] for start, end in zip([0, *ends], ends)],
         merges=arrays["merges"],

@@ -156,7 +156,7 @@ def from_hf(config: dict[str, Any] | None) -> Splitter:
         If it is not a combination of ``Split``, ``Digits`` and ``ByteLevel`` that is implemented.
     """
     if config is None:
-        return WHOLE
+        raise UnknownPreTokenizer("a vocabulary without a pre-tokenizer is implemented with byte fallback only")
     steps = config["pretokenizers"] if config["type"] == "Sequence" else [config]
     splits = [s for s in steps if s["type"] == "Split"]
     digits = [s for s in steps if s["type"] == "Digits"]

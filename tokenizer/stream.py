@@ -50,14 +50,22 @@ class StreamDecoder:
 
     Bytes of an unfinished character wait for the next token, so that every returned piece is whole UTF-8
     and the pieces joined are what decoding all ids at once gives; invalid bytes become U+FFFD.
+
+    Parameters
+    ----------
+    pieces : Pieces
+        Texts and bytes of the ids.
+    drop_space : bool
+        Leave out a space at the start of the answer.
     """
 
-    __slots__ = ("_decoder", "_pending", "_pieces")
+    __slots__ = ("_decoder", "_drop_space", "_pending", "_pieces", "_space_next")
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: Pieces, drop_space: bool = False) -> None:
         self._pieces = pieces
         self._decoder = _NEW_DECODER("replace")
-        self._pending = False
+        self._drop_space = drop_space
+        self.flush()
 
     def push(self, token_id: int) -> str:
         """Text that `token_id` completes, possibly empty.
@@ -79,12 +87,16 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """Text of the bytes still waiting, as U+FFFD; the decoder can then take another answer."""
-        self._pending = False
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        # Whether the next token must not take the short way of `push`, and why.
+        self._pending = self._space_next = self._drop_space
         return text
 
     def _push_bytes(self, data: bytes) -> str:
+        if self._space_next and data:
+            data = data.removeprefix(b" ")
+            self._space_next = False
         text = self._decoder.decode(data)
-        self._pending = bool(self._decoder.getstate()[0])
+        self._pending = self._space_next or bool(self._decoder.getstate()[0])
         return text

@@ -12,12 +12,13 @@ from tokenizer.kernels.layout import GOLDEN, NO_RANK
 from tokenizer.kernels.memory import PADDING
 from tokenizer.kernels.split_deepseek import HAN_KANA
 from tokenizer.splitters import Family, Splitter
-from tokenizer.unicode_classes import CATEGORIES, categories, word_characters
+from tokenizer.unicode_classes import CATEGORIES, CODE_POINTS, categories, word_characters
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
 _LINE = 64
 _CACHE_BITS = 12
-_MAX_IDS = 1 << 20
+#: What `kernels.memory.rare_bytes` finds.
+_RARE_BYTES = {*range(0x20)} - {0x09, 0x0A, 0x0D} | {0xC0, 0xC1, *range(0xF1, 0x100)}
 
 
 def aligned(count: int, dtype: np.dtype | type, fill: int = 0) -> np.ndarray:
@@ -78,7 +79,7 @@ class Workspace:
         self._state = tables.state()
         self._buffers: list[np.ndarray] = []
         blocks = capacity // 64 + 2
-        self._own(layout.TEXT, capacity + PADDING, np.uint8)
+        self._own(layout.TEXT, capacity + PADDING + _LINE, np.uint8)
         self.out = self._own(layout.OUT, capacity + 64, np.int32)
         for bits in (layout.STARTS, layout.BLANKS, layout.SWALLOWED, layout.DEAD):
             self._own(bits, blocks, np.int64)
@@ -89,7 +90,9 @@ class Workspace:
             self._own(ids, by_rank + 1, np.int32)
         self._own(layout.LINKS, 2 * by_rank + 2, np.int32)
         self._own(layout.HEAP, 3 * by_rank + 1, np.int64)
-        self._own(layout.SCRATCH, capacity + PADDING, np.uint8)
+        self._own(layout.SCRATCH, capacity + PADDING + _LINE, np.uint8)
+        # The kernels may look at the bytes before a word.
+        self._state[[layout.TEXT, layout.SCRATCH]] += _LINE
         self._own(layout.CACHE, 8 << _CACHE_BITS, np.int64)
         self._state[layout.CACHE_SHIFT] = 64 - _CACHE_BITS
         self.address = int(self._state.ctypes.data)
@@ -150,6 +153,8 @@ def _put_parameters(b: _Builder, vocabulary: Vocabulary) -> None:
     flags = 0
     if splitter.isolated_digits:
         flags |= layout.ISOLATED_DIGITS
+    if vocabulary.prepend_space:
+        flags |= layout.PREPEND_SPACE
     if splitter.contractions:
         flags |= layout.CONTRACTIONS
     if any(not a.normalized for a in vocabulary.added):
@@ -229,9 +234,15 @@ def _put_merges(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], line
     size = vocabulary.size
     merges, ranks = vocabulary.merges, vocabulary.ranks
     byte_ids = np.array([ids.get(bytes([i]), -1) for i in range(256)], np.int32)
+    first_ids = byte_ids[byte_ids >= 0]
+    if vocabulary.byte_tokens:
+        first_ids = _put_characters(b, vocabulary.byte_tokens, ids)
     b.put(layout.BYTE_IDS, byte_ids)
-    if (byte_ids < 0).any():
+    missing = set(np.flatnonzero(byte_ids < 0).tolist())
+    if missing and not vocabulary.byte_tokens:
         b.words[layout.FLAGS] |= layout.HAS_MISSING_BYTES
+    if missing <= _RARE_BYTES:
+        b.words[layout.FLAGS] |= layout.RARE_MISSING_BYTES
     merged = np.zeros(int(ranks.max(initial=-1)) + 1, np.int32)
     merged[ranks] = merges[:, 2]
     b.put(layout.MERGED, merged)
@@ -246,7 +257,7 @@ def _put_merges(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], line
     build.find_forming_merges(workspace.address, blob.ctypes.data, offsets, np.unique(merges[:, 2]), forming)
     formed = forming[:, 2] >= 0
     reachable = formed.copy()
-    reachable[byte_ids[byte_ids >= 0]] = True
+    reachable[first_ids] = True
     nodes = np.full((size, 4), -1, np.int32)
     nodes[:, :2] = forming[:, :2]
     nodes[:, 2] = _formed_at(forming)
@@ -259,8 +270,24 @@ def _put_merges(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], line
         b.put(layout.PAIRS, lines)
         b.words[layout.PAIRS_SHIFT] = shift
         _put_trie(b, vocabulary, blob, offsets, reachable, nodes)
+        _put_joins(b, vocabulary.tokens, forming[used, :2])
     b.put(layout.NODES, nodes)
     return reachable
+
+
+def _put_characters(b: _Builder, byte_tokens: tuple[int, ...], ids: dict[bytes, int]) -> np.ndarray:
+    """Tables of byte fallback; returns the ids of single characters."""
+    of_character = np.full(CODE_POINTS, -1, np.int32)
+    for token, i in ids.items():
+        text = token.decode()
+        if len(text) == 1:
+            of_character[ord(text)] = i
+    blocks, index = np.unique(of_character.reshape(-1, 256), axis=0, return_inverse=True)
+    b.put(layout.CHARACTER_BLOCKS, index.reshape(-1).astype(np.uint16))
+    b.put(layout.CHARACTER_IDS, blocks)
+    b.put(layout.FALLBACK_IDS, np.array(byte_tokens, np.int32))
+    b.words[layout.FLAGS] |= layout.FALLBACK
+    return of_character[of_character >= 0]
 
 
 def _formed_at(forming: np.ndarray) -> np.ndarray:
@@ -288,15 +315,45 @@ def _put_trie(
 ) -> None:
     tokens = vocabulary.tokens
     order = np.array(sorted(np.flatnonzero(reachable).tolist(), key=tokens.__getitem__), np.int32)
-    root = np.full(1 << 16, -1, np.int32)
-    edges = np.empty(int(offsets[-1]) + 1, np.int64)
+    root, wide_root = (np.full(1 << 16, -1, np.int32) for _ in range(2))
+    most = int(offsets[-1]) + 1
+    edges, wide_edges = (np.empty(most, np.int64) for _ in range(2))
+    flags = np.zeros(vocabulary.size + most, np.int32)
     prefixes = np.full(vocabulary.size, -1, np.int32)
-    count = build.build_trie(blob, offsets, order, vocabulary.size, prefixes, root, edges)
+    count, wide_count = build.build_trie(
+        blob, offsets, order, vocabulary.size, prefixes, root, edges, wide_root, wide_edges, flags
+    )
     nodes[:, 3] = prefixes
     b.put(layout.ROOT, root)
     slots, shift = _edge_slots(edges[:count])
     b.put(layout.TRIE, slots)
     b.words[layout.TRIE_SHIFT] = shift
+    wide_root[wide_root >= 0] |= flags[wide_root[wide_root >= 0]]
+    b.put(layout.WIDE_ROOT, wide_root)
+    wide_edges = wide_edges[:wide_count]
+    slots, shift = _edge_slots(wide_edges | flags[wide_edges & layout.NODE_MASK])
+    b.put(layout.WIDE_TRIE, slots)
+    b.words[layout.WIDE_SHIFT] = shift
+
+
+def _put_joins(b: _Builder, tokens: list[bytes], sides: np.ndarray) -> None:
+    """Which bytes can stand at the boundary of a merge; most boundaries in a text have others."""
+    single = np.zeros(1 << 13, np.uint8)
+    double = set()
+    for left, right in ((tokens[a], tokens[b]) for a, b in sides.tolist()):
+        if len(left) == 1 or len(right) == 1:
+            pair = left[-1] | right[0] << 8
+            single[pair >> 3] |= 1 << (pair & 7)
+        else:
+            double.add(left[-2:] + right[:2])
+    bits = max(6, int(np.ceil(np.log2(max(len(double), 1) * 16))))
+    joins = np.frombuffer(b"".join(double), np.uint32).astype(np.uint64)
+    hashes = (joins * np.uint64(GOLDEN & (1 << 64) - 1)) >> np.uint64(64 - bits)
+    marks = np.zeros(1 << bits, np.uint8)
+    marks[hashes.astype(np.int64)] = 1
+    b.put(layout.SINGLE_JOINS, single)
+    b.put(layout.DOUBLE_JOINS, np.packbits(marks, bitorder="little"))
+    b.words[layout.DOUBLE_SHIFT] = 64 - bits
 
 
 def _edge_slots(edges: np.ndarray) -> tuple[np.ndarray, int]:

@@ -21,6 +21,8 @@ from tokenizer.vocabulary import AddedToken, Vocabulary
 #: Bytes of text that a workspace takes at first, and the largest one that is kept for the next text.
 _SMALLEST_WORKSPACE = 1 << 16
 _LARGEST_KEPT = 1 << 21
+#: U+2581, which vocabularies with byte fallback cannot tell from a space.
+_WRITTEN_SPACE = "\u2581".encode()
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class Tokenizer:
                 text, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens
             ).ids
         data = _utf8(text)
+        if self.vocabulary.byte_tokens and _WRITTEN_SPACE in data:
+            data = data.replace(_WRITTEN_SPACE, b" ")
         if self._nfc and not data.isascii():
             return self._encode_normalized(data.decode(), parse_special)
         return self._run(data, PARSE_SPECIAL if parse_special else 0)
@@ -240,11 +244,15 @@ class Tokenizer:
         TokenizerError
             If the vocabulary lacks one of `ids`.
         """
-        return self.decode_bytes(ids, skip_special=skip_special).decode(errors="replace")
+        data = self.decode_bytes(ids, skip_special=skip_special)
+        if self.vocabulary.prepend_space and data.startswith(b" "):
+            data = data[1:]
+        return data.decode(errors="replace")
 
     def stream_decoder(self, skip_special: bool = True) -> StreamDecoder:
         """Decoder for the ids of one answer, which come one at a time."""
-        return StreamDecoder(self._pieces_without_special if skip_special else self._pieces)
+        pieces = self._pieces_without_special if skip_special else self._pieces
+        return StreamDecoder(pieces, drop_space=self.vocabulary.prepend_space)
 
     def apply_chat_template(
         self,

@@ -51,11 +51,14 @@ class Vocabulary:
     added : tuple of AddedToken
     ignore_merges : bool
         A word that is a token as a whole is that token, whatever the merges say.
-    byte_fallback : bool
-        Merging starts from characters, and a character without a token becomes ``<0x..>`` tokens;
-        otherwise merging starts from bytes and a byte without a token is dropped.
+    byte_tokens : tuple of int
+        Ids of the 256 ``<0x..>`` tokens of a vocabulary with byte fallback: merging starts from characters,
+        and a character without a token becomes the tokens of its bytes. Otherwise empty: merging starts
+        from bytes, and a byte without a token is dropped.
+    prepend_space : bool
+        With byte fallback only: a space is put before every text, and one is taken from what is decoded.
     normalizer : str
-        ``""``, ``"NFC"``, or the steps of a vocabulary with byte fallback (see `formats.huggingface`).
+        ``""`` or ``"NFC"``.
     bos_id, eos_ids, prefix_ids, suffix_ids
         Ids that begin and end a text; ``add_special=True`` puts `prefix_ids` and `suffix_ids` around it.
     chat_template : str or None
@@ -68,7 +71,8 @@ class Vocabulary:
     splitter: Splitter
     added: tuple[AddedToken, ...] = ()
     ignore_merges: bool = False
-    byte_fallback: bool = False
+    byte_tokens: tuple[int, ...] = ()
+    prepend_space: bool = False
     normalizer: str = ""
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
@@ -93,10 +97,10 @@ class Vocabulary:
 
     def ids_of_bytes(self) -> dict[bytes, int]:
         """Id of each ordinary token's bytes; added tokens that are no ordinary tokens are left out."""
-        added = {a.id for a in self.added}
+        added = {a.id for a in self.added} | set(self.byte_tokens)
         mergeable = set(self.merges[:, 2].tolist())
         return {
             token: i
             for i, token in enumerate(self.tokens)
-            if token and (i not in added or i in mergeable or len(token) == 1)
+            if token and (i not in added or i in mergeable)
         }

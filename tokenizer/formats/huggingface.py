@@ -31,7 +31,15 @@ def read(path: Path) -> Vocabulary:
         raise VocabularyFormatError(f"{path} is not a BPE tokenizer.json")
     model = config["model"]
     _require_plain(model, path)
-    splitter = splitters.from_hf(config.get("pre_tokenizer"))
+    byte_fallback = bool(model.get("byte_fallback"))
+    prepend_space = False
+    normalizer = ""
+    if byte_fallback:
+        splitter = splitters.WHOLE
+        prepend_space = _prepends_space(config.get("normalizer"), config.get("pre_tokenizer"))
+    else:
+        splitter = splitters.from_hf(config.get("pre_tokenizer"))
+        normalizer = _normalizer(config.get("normalizer"))
     added = tuple(
         AddedToken(
             a["id"], a["content"], a["special"], a["lstrip"], a["rstrip"], a["single_word"], a["normalized"]
@@ -39,7 +47,8 @@ def read(path: Path) -> Vocabulary:
         for a in config.get("added_tokens", [])
     )
     vocab: dict[str, int] = model["vocab"]
-    tokens = _tokens(vocab, added)
+    byte_tokens = _byte_tokens(vocab, path) if byte_fallback else ()
+    tokens = _tokens(vocab, added, byte_tokens)
     settings = _json(path.with_name("tokenizer_config.json")) or {}
     generation = _json(path.with_name("generation_config.json")) or {}
     prefix, suffix = _affixes(config.get("post_processor"))
@@ -54,7 +63,9 @@ def read(path: Path) -> Vocabulary:
         splitter=splitter,
         added=added,
         ignore_merges=bool(model.get("ignore_merges", False)),
-        normalizer=_normalizer(config.get("normalizer")),
+        byte_tokens=byte_tokens,
+        prepend_space=prepend_space,
+        normalizer=normalizer,
         bos_id=id_of.get(named.get("bos_token", ""), prefix[0] if prefix else None),
         eos_ids=end_of_generation([id_of.get(named.get("eos_token", "")), *declared], added),
         prefix_ids=prefix,
@@ -81,15 +92,19 @@ def _content(value: Any) -> str:
 def _require_plain(model: dict[str, Any], path: Path) -> None:
     """Refuse the options of BPE models that change ids and that byte-level vocabularies do not use."""
     for option in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(option):
+        if model.get(option) and not (option == "unk_token" and model.get("byte_fallback")):
             raise TokenizerError(f"{path}: the BPE option {option}={model[option]!r} is not implemented")
 
 
-def _tokens(vocab: dict[str, int], added: tuple[AddedToken, ...]) -> list[bytes]:
+def _tokens(
+    vocab: dict[str, int], added: tuple[AddedToken, ...], byte_tokens: tuple[int, ...]
+) -> list[bytes]:
     size = max([*vocab.values(), *(a.id for a in added)], default=-1) + 1
     tokens = [b""] * size
     for spelling, i in vocab.items():
-        tokens[i] = to_bytes(spelling)
+        tokens[i] = spelling.replace(_SPACE, " ").encode() if byte_tokens else to_bytes(spelling)
+    for byte, i in enumerate(byte_tokens):
+        tokens[i] = bytes([byte])
     for a in added:
         if vocab.get(a.content) != a.id or a.special:
             tokens[a.id] = a.content.encode()
@@ -116,6 +131,36 @@ def _normalizer(config: dict[str, Any] | None) -> str:
     if config["type"] == "NFC":
         return "NFC"
     raise TokenizerError(f"the normalizer {str(config)[:400]} is not implemented: only NFC and none are")
+
+
+#: How vocabularies with byte fallback spell a space.
+_SPACE = "\u2581"
+
+
+def _byte_tokens(vocab: dict[str, int], path: Path) -> tuple[int, ...]:
+    try:
+        return tuple(vocab[f"<0x{byte:02X}>"] for byte in range(256))
+    except KeyError as error:
+        raise VocabularyFormatError(f"{path} has byte fallback but no token {error}") from None
+
+
+def _prepends_space(normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any] | None) -> bool:
+    """Whether a space is put before a text, from the normalizer steps that write spaces as U+2581."""
+    steps = [normalizer] if normalizer else []
+    if normalizer and normalizer["type"] == "Sequence":
+        steps = normalizer["normalizers"]
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    prepend = {"type": "Prepend", "prepend": _SPACE}
+    # Once every space is replaced, splitting at spaces does nothing.
+    idle = pre_tokenizer is None or (
+        pre_tokenizer["type"] == "Split" and pre_tokenizer["pattern"] == {"String": " "}
+    )
+    if idle and steps in ([replace], [prepend, replace]):
+        return len(steps) == 2
+    raise TokenizerError(
+        f"the normalizer {str(normalizer)[:200]} with the pre-tokenizer {str(pre_tokenizer)[:200]} is not "
+        "implemented for byte fallback: known are Replace, and Prepend with Replace, of spaces by U+2581"
+    )
 
 
 def _affixes(config: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,9 +7,9 @@ given, and every table has a power of two of lines or slots, of which at least a
 import numpy as np
 
 from tokenizer.kernels.jit import entry
-from tokenizer.kernels.layout import GOLDEN, LAST_LEFT, LAST_RIGHT, MIX, OUT, word
+from tokenizer.kernels.layout import GOLDEN, HAS_BYTES, HAS_WIDE, LAST_LEFT, LAST_RIGHT, MIX, OUT, word
 from tokenizer.kernels.memory import load_i32, load_i64, shift_right
-from tokenizer.kernels.merge import bytes_to_ids, merge_by_rank, pair_rank
+from tokenizer.kernels.merge import first_ids, merge_by_rank, pair_rank
 
 
 @entry("void(int64[:], int64[:, :], int64)")
@@ -37,7 +37,7 @@ def insert_edges(entries, slots, shift):
     """Trie edges ``key << 24 | child`` into open slots."""
     mask = slots.shape[0] - 1
     for entry_word in entries:
-        slot = shift_right((entry_word >> 24) * GOLDEN, shift)
+        slot = shift_right(shift_right(entry_word, 24) * GOLDEN, shift)
         while slots[slot] != -1:
             slot = (slot + 1) & mask
         slots[slot] = entry_word
@@ -96,15 +96,20 @@ def insert_long_words(blob, offsets, lengths, ids, slots, shift):
         slots[slot, 1] = (offsets[i] << 24) | ids[i]
 
 
-@entry("int64(uint8[:], int64[:], int32[:], int64, int32[:], int32[:], int64[:])")
-def build_trie(blob, offsets, order, vocab, prefixes, root, edges):
-    """Trie of the tokens in `order`, which is sorted by their bytes; returns the number of `edges`.
+@entry(
+    "UniTuple(int64, 2)(uint8[:], int64[:], int32[:], int64, int32[:], int32[:], int64[:], int32[:], int64[:],"
+    "int32[:])"
+)
+def build_trie(blob, offsets, order, vocab, prefixes, root, edges, wide_root, wide_edges, flags):
+    """Trie of the tokens in `order`, which is sorted by their bytes.
 
     The node of a token is its id, inner nodes follow from `vocab` on. `root` gets the nodes of two bytes,
     `edges` the deeper ones, and `prefixes` the longest proper prefix of each token that is a token, or -1.
+    `wide_root` and `wide_edges` are the same for whole 3-byte characters, and `flags` says of each node they
+    lead to how tokens go on from it. Returns the numbers of `edges` and of `wide_edges`.
     """
     inner = vocab
-    count = 0
+    count = wide_count = 0
     depth = 0
     path = np.empty(1 << 16, np.int64)
     token_at = np.empty(1 << 16, np.int64)  # longest token on the path to each depth
@@ -133,9 +138,24 @@ def build_trie(blob, offsets, order, vocab, prefixes, root, edges):
                 edges[count] = (((path[at] << 8) | blob[start + at]) << 24) | node
                 count += 1
             path[at + 1] = node
+        at = 0
+        while at + 3 <= length and blob[start + at] & 0xF0 == 0xE0:
+            character = np.int64(blob[start + at] & 0x0F) << 12
+            character |= np.int64(blob[start + at + 1] & 0x3F) << 6
+            character |= np.int64(blob[start + at + 2] & 0x3F)
+            if at == 0:
+                wide_root[character] = path[3]
+            else:
+                flags[path[at]] |= HAS_WIDE
+                if at + 3 > shared:
+                    wide_edges[wide_count] = (((path[at] << 16) | character) << 24) | path[at + 3]
+                    wide_count += 1
+            at += 3
+        if 0 < at < length:
+            flags[path[at]] |= HAS_BYTES
         depth = length
         before = token
-    return count
+    return count, wide_count
 
 
 @entry("void(int64, int64, int64[:], int32[:], int32[:, :])")
@@ -146,7 +166,7 @@ def find_forming_merges(state, text, offsets, ids, forming):
     """
     out = word(state, OUT)
     for token in ids:
-        count = bytes_to_ids(state, text + offsets[token], offsets[token + 1] - offsets[token])
+        count = first_ids(state, text + offsets[token], offsets[token + 1] - offsets[token])
         stop = merge_by_rank(state, count, out)
         if stop - out == 4 and load_i32(out) == token and count > 1:
             left = load_i64(state + 8 * LAST_LEFT)

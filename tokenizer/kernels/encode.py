@@ -1,13 +1,19 @@
 """The entry: bytes to ids."""
 
 from tokenizer.kernels.added import added_level
+from tokenizer.kernels.blocks import decode
 from tokenizer.kernels.jit import entry, kernel
 from tokenizer.kernels.layout import (
+    FALLBACK_IDS,
     FAMILY,
     FLAGS,
+    HAS_MISSING_BYTES,
+    MAY_MISS_BYTES,
     NORMALIZED_ADDED,
     ORDINARY_ADDED,
     OUT,
+    PREPEND_SPACE,
+    RARE_MISSING_BYTES,
     RAW_ADDED,
     STARTS,
     TEXT,
@@ -17,10 +23,16 @@ from tokenizer.kernels.memory import (
     PADDING,
     address_of_bytes,
     copy,
+    load_i32,
     load_i64,
+    load_u8,
+    rare_bytes,
+    store_i32,
     store_i64,
+    store_u8,
     trailing_zeros,
 )
+from tokenizer.kernels.merge import character_id
 from tokenizer.kernels.split_cl100k import mark_words_cl100k
 from tokenizer.kernels.split_deepseek import word_end_deepseek
 from tokenizer.kernels.split_gpt2 import mark_words_gpt2
@@ -50,6 +62,31 @@ def _append_marked_words(state, start, end, out):
 
 
 @kernel
+def _append_known_runs(state, start, end, out):
+    """Encode a text that is one word but for the characters without a token, which become their bytes."""
+    if word(state, FLAGS) & PREPEND_SPACE != 0:
+        start -= 1  # over a byte that is done with, or before the text
+        store_u8(start, 0x20)
+    fallback = word(state, FALLBACK_IDS)
+    begin = at = start
+    while at < end:
+        decoded = decode(at)
+        after = at + (decoded & 7)
+        if character_id(state, decoded >> 3) < 0:
+            if at > begin:
+                out = append_word(state, begin, at - begin, out)
+            while at < after:
+                store_i32(out, load_i32(fallback + 4 * load_u8(at)))
+                out += 4
+                at += 1
+            begin = after
+        at = after
+    if at > begin:
+        out = append_word(state, begin, at - begin, out)
+    return out
+
+
+@kernel
 def _encode_plain(state, start, end, parse_special, out):
     """Encode a text in which no added token is looked for."""
     family = word(state, FAMILY)
@@ -59,11 +96,11 @@ def _encode_plain(state, start, end, parse_special, out):
     if family == _CL100K:
         mark_words_cl100k(state, start, end - start)
         return _append_marked_words(state, start, end, out)
+    if family == _WHOLE:
+        return _append_known_runs(state, start, end, out)
     while start < end:
         if family == _O200K:
             stop = word_end_o200k(state, start, end)
-        elif family == _WHOLE:
-            stop = end
         else:
             stop = word_end_deepseek(state, start, end)
         out = append_word(state, start, stop - start, out)
@@ -74,6 +111,18 @@ def _encode_plain(state, start, end, parse_special, out):
 _encode_normalized = added_level(1, _encode_plain)
 _encode_raw = added_level(0, _encode_plain)
 _encode_both = added_level(0, _encode_normalized)
+
+@kernel
+def _may_miss_bytes(text, end, flags):
+    """1 if a byte of the text may be one without an id."""
+    if flags & RARE_MISSING_BYTES == 0:
+        return 1
+    while text + 64 <= end:
+        if rare_bytes(text) != 0:
+            return 1
+        text += 64
+    return 1 if rare_bytes(text) & ((1 << (end - text)) - 1) != 0 else 0
+
 
 #: Bits of `encode_text`'s mode: special tokens match; tokens of level 0 have been cut out already.
 PARSE_SPECIAL, PAST_RAW = 1, 2
@@ -95,6 +144,8 @@ def encode_text(data, state, mode):
     for at in range(0, PADDING, 8):
         store_i64(end + at, 0)
     flags = word(state, FLAGS)
+    if flags & HAS_MISSING_BYTES != 0:
+        store_i64(state + 8 * MAY_MISS_BYTES, _may_miss_bytes(text, end, flags))
     special = mode & PARSE_SPECIAL
     levels = flags & (RAW_ADDED | NORMALIZED_ADDED)
     if mode & PAST_RAW != 0:

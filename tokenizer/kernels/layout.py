@@ -28,19 +28,30 @@ ADDED_TRIE, ADDED_SHIFT = 24, 25  #: as TRIE; nodes below ADDED_COUNT are added 
 ADDED_COUNT, ADDED = 26, 27  #: 16 bytes per added token: id, flags, bytes
 ADDED_FIRST = 28  #: uint8 per byte: bit n is set if an added token of level n starts with it
 ADDED_ONLY = 29  #: per level the one byte that all added tokens start with, or -1: level 0 here, 1 next
-TABLE_WORDS = 32
+SINGLE_JOINS = 31  #: a bit per two bytes: some merge of a single byte puts them side by side
+DOUBLE_JOINS, DOUBLE_SHIFT = 32, 33  #: a bit per hash of four bytes: some other merge has two on each side
+WIDE_ROOT = 34  #: int32 per 3-byte character: its node and flags, or -1
+WIDE_TRIE, WIDE_SHIFT = 35, 36  #: ((node << 16 | code point) << 24 | flags and child) words, -1 is empty
+CHARACTER_BLOCKS, CHARACTER_IDS = 37, 38  #: as CLASS_BLOCKS and CLASSES: int32 ids of characters, or -1
+FALLBACK_IDS = 39  #: int32 per byte: the id that stands for it in a character without a token
+TABLE_WORDS = 40
 
 # --- workspace
-TEXT = 32  #: padded copy of the text
-OUT = 33  #: int32 ids
-STARTS = 34  #: a bit per byte: a word starts here
-BLANKS, SWALLOWED = 35, 36  #: a bit per byte, see `split_cl100k`
-DEAD = 37  #: a bit per byte of a word: no tokenization goes on from here
-IDS, RANKS, LINKS, HEAP = 38, 39, 40, 41  #: of `merge_by_rank`
-CACHE, CACHE_SHIFT = 42, 43  #: 64-byte entries: words that need merging, and their ids
-SCRATCH = 44  #: a word without the bytes that have no id
-LAST_LEFT, LAST_RIGHT = 45, 46  #: results of `merge_by_rank`
-WORDS = 48
+TEXT = 40  #: padded copy of the text
+OUT = 41  #: int32 ids
+STARTS = 42  #: a bit per byte: a word starts here
+BLANKS, SWALLOWED = 43, 44  #: a bit per byte, see `split_cl100k`
+DEAD = 45  #: a bit per byte of a word: no tokenization goes on from here
+IDS, RANKS, LINKS, HEAP = 46, 47, 48, 49  #: of `merge_by_rank`
+CACHE, CACHE_SHIFT = 50, 51  #: 64-byte entries: words that need merging, and their ids
+SCRATCH = 52  #: a word without the bytes that have no id
+LAST_LEFT, LAST_RIGHT = 53, 54  #: results of `merge_by_rank`
+MAY_MISS_BYTES = 55  #: 1 if a byte of the text may be one without an id
+WORDS = 56
+
+# --- flags above the 22 bits of a node in the wide tries
+NODE_MASK = (1 << 22) - 1
+HAS_WIDE, HAS_BYTES = 1 << 22, 1 << 23  #: tokens go on with a 3-byte character, with anything else
 
 # --- bits of FLAGS
 ISOLATED_DIGITS = 1
@@ -50,6 +61,10 @@ HAS_MISSING_BYTES = 8
 BULK_LETTERS = 16  #: the ranges that `blocks` takes for letters without looking are letters
 RAW_ADDED, NORMALIZED_ADDED = 32, 64  #: there are added tokens of level 0, of level 1
 ORDINARY_ADDED = 128  #: there are added tokens that match without `parse_special`
+
+FALLBACK = 512  #: merging starts from characters instead of bytes
+PREPEND_SPACE = 1024  #: a space is put before every text
+RARE_MISSING_BYTES = 256  #: bytes without an id are among `memory.rare_bytes`
 
 # --- bits of an added token's flags
 SPECIAL, LEFT_STRIP, RIGHT_STRIP, SINGLE_WORD = 1, 2, 4, 8

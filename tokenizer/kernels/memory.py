@@ -235,6 +235,18 @@ def bytes_equal(typingctx, address, value):
     return _INT(_INT, _INT), codegen
 
 
+def _rare(builder, data, constant):
+    """Control characters but tab and line ends, and bytes that no or only unassigned characters have."""
+    control = builder.icmp_unsigned("<", data, constant(0x20))
+    layout = builder.or_(
+        _in_range(builder, data, constant, 0x09, 0x0A), builder.icmp_unsigned("==", data, constant(0x0D))
+    )
+    control = builder.and_(control, builder.not_(layout))
+    high = builder.icmp_unsigned(">=", data, constant(0xF1))
+    return builder.or_(builder.or_(control, high), _in_range(builder, data, constant, 0xC0, 0xC1))
+
+
+rare_bytes = _byte_mask(_rare)
 ascii_letters = _byte_mask(_letters)
 ascii_digits = _between(ord("0"), ord("9"))
 ascii_white_space = _byte_mask(_white_space)

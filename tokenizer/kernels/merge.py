@@ -10,11 +10,20 @@ next to each other (linear). Two tokens can when no merge across their boundary 
 form them; README.md has the argument, and when a vocabulary permits it.
 """
 
+from tokenizer.kernels.blocks import decode
 from tokenizer.kernels.jit import kernel
 from tokenizer.kernels.layout import (
     BYTE_IDS,
+    CHARACTER_BLOCKS,
+    CHARACTER_IDS,
     DEAD,
+    DOUBLE_JOINS,
+    DOUBLE_SHIFT,
+    FALLBACK,
+    FLAGS,
     GOLDEN,
+    HAS_BYTES,
+    HAS_WIDE,
     HEAP,
     IDS,
     LAST_LEFT,
@@ -23,14 +32,19 @@ from tokenizer.kernels.layout import (
     LINKS,
     MERGED,
     NO_RANK,
+    NODE_MASK,
     NODES,
     PAIRS,
     PAIRS_SHIFT,
     RANKS,
     ROOT,
+    SINGLE_JOINS,
     TRIE,
     TRIE_SHIFT,
     VOCAB,
+    WIDE_ROOT,
+    WIDE_SHIFT,
+    WIDE_TRIE,
     word,
 )
 from tokenizer.kernels.memory import (
@@ -39,6 +53,7 @@ from tokenizer.kernels.memory import (
     load_i64,
     load_u8,
     load_u16,
+    load_u32,
     shift_right,
     store_i32,
     store_i64,
@@ -104,11 +119,29 @@ def _heap_pop(heap, count):
 
 
 @kernel
-def bytes_to_ids(state, text, length):
-    """Ids of a word's bytes into `IDS`; bytes without an id are dropped. Returns their number."""
+def character_id(state, code_point):
+    """Id of a character in a vocabulary with byte fallback, or -1."""
+    block = load_u16(word(state, CHARACTER_BLOCKS) + 2 * (code_point >> 8))
+    return load_i32(word(state, CHARACTER_IDS) + (((block << 8) + (code_point & 0xFF)) << 2))
+
+
+@kernel
+def first_ids(state, text, length):
+    """Ids that merging a word starts from, into `IDS`; bytes without an id are dropped. Returns their number.
+
+    They are the word's bytes, or with byte fallback its characters, which then all have an id.
+    """
     ids = word(state, IDS)
     byte_ids = word(state, BYTE_IDS)
     count = 0
+    if word(state, FLAGS) & FALLBACK != 0:
+        end = text + length
+        while text < end:
+            decoded = decode(text)
+            text += decoded & 7
+            store_i32(ids + 4 * count, character_id(state, decoded >> 3))
+            count += 1
+        return count
     for i in range(length):
         token = load_i32(byte_ids + 4 * load_u8(text + i))
         if token >= 0:
@@ -178,16 +211,11 @@ def merge_by_rank(state, count, out):
 
 
 @kernel
-def _longest_token(state, text, length):
-    """Longest token that `text` starts with; `length` is at least 1 and its first byte has an id."""
-    best = load_i32(word(state, BYTE_IDS) + 4 * load_u8(text))
-    if length < 2:
-        return best
-    node = load_i32(word(state, ROOT) + 4 * load_u16(text))
+def _walk_bytes(state, text, at, length, node, best):
+    """Longest token on the trie's path from `node`, which stands for the `at` first bytes of `text`."""
     vocab = word(state, VOCAB)
     trie = word(state, TRIE)
     shift = word(state, TRIE_SHIFT)
-    at = 2
     while node >= 0:
         if node < vocab:
             best = node
@@ -200,16 +228,68 @@ def _longest_token(state, text, length):
         while entry >= 0 and (entry >> 24) != key:
             slot += 8
             entry = load_i64(slot)
-        node = -1
-        if entry >= 0:
-            node = entry & 0xFFFFFF
+        node = entry & 0xFFFFFF if entry >= 0 else -1
     return best
+
+
+@kernel
+def _wide_character(text):
+    """The 16 bits of the code point of a 3-byte UTF-8 character."""
+    return ((load_u8(text) & 0x0F) << 12) | ((load_u8(text + 1) & 0x3F) << 6) | (load_u8(text + 2) & 0x3F)
+
+
+@kernel
+def _longest_token(state, text, length):
+    """Longest token that `text` starts with; `length` is at least 1 and its first byte has an id.
+
+    Three-byte characters (Han, kana, Hangul) are taken as a whole where tokens have whole ones.
+    """
+    best = load_i32(word(state, BYTE_IDS) + 4 * load_u8(text))
+    if length < 2:
+        return best
+    vocab = word(state, VOCAB)
+    if length >= 3 and load_u8(text) & 0xF0 == 0xE0:
+        entry = load_i32(word(state, WIDE_ROOT) + 4 * _wide_character(text))
+        node = entry & NODE_MASK
+        if entry >= 0 and node < vocab:
+            best = node
+            at = 3
+            trie = word(state, WIDE_TRIE)
+            shift = word(state, WIDE_SHIFT)
+            while entry & HAS_WIDE != 0 and at + 3 <= length and load_u8(text + at) & 0xF0 == 0xE0:
+                key = (node << 16) | _wide_character(text + at)
+                slot = trie + (shift_right(key * GOLDEN, shift) << 3)
+                found = load_i64(slot)
+                while found != -1 and shift_right(found, 24) != key:
+                    slot += 8
+                    found = load_i64(slot)
+                if found == -1:
+                    break
+                if found & NODE_MASK >= vocab:  # a token may end inside the character
+                    return _walk_bytes(state, text, at, length, node, best)
+                entry = found & 0xFFFFFF
+                node = best = entry & NODE_MASK
+                at += 3
+            if entry & HAS_BYTES != 0:
+                return _walk_bytes(state, text, at, length, node, best)
+            return best
+    return _walk_bytes(state, text, 2, length, load_i32(word(state, ROOT) + 4 * load_u16(text)), best)
+
+
+@kernel
+def _may_merge_across(state, text):
+    """Whether some merge has the bytes before and after `text` at the boundary between its two sides."""
+    pair = load_u16(text - 1)
+    if (load_u8(word(state, SINGLE_JOINS) + (pair >> 3)) >> (pair & 7)) & 1 != 0:
+        return True
+    joined = shift_right(load_u32(text - 2) * GOLDEN, word(state, DOUBLE_SHIFT))
+    return (load_u8(word(state, DOUBLE_JOINS) + (joined >> 3)) >> (joined & 7)) & 1 != 0
 
 
 @kernel
 def _merges_apart(state, left, right, text, length, out):
     """Whether the `length` bytes at `text` merge to `left` and `right`, by trying; `out` is overwritten."""
-    stop = merge_by_rank(state, bytes_to_ids(state, text, length), out)
+    stop = merge_by_rank(state, first_ids(state, text, length), out)
     return stop - out == 8 and load_i32(out) == left and load_i32(out + 4) == right
 
 
@@ -219,6 +299,8 @@ def _can_stand_together(state, left, right, text, out):
 
     `text` is where the bytes of `right` start, after those of `left`.
     """
+    if not _may_merge_across(state, text):
+        return True
     nodes = word(state, NODES)
     left_formed = load_i32(nodes + 16 * left + 8)
     right_formed = load_i32(nodes + 16 * right + 8)

@@ -14,6 +14,7 @@ from tokenizer.kernels.layout import (
     LONG_SHIFT,
     LONGEST,
     MASKS,
+    MAY_MISS_BYTES,
     MIX,
     SCRATCH,
     WORDS8,
@@ -35,7 +36,7 @@ from tokenizer.kernels.memory import (
     store_u8,
     trailing_zeros,
 )
-from tokenizer.kernels.merge import bytes_to_ids, merge_by_match, merge_by_rank
+from tokenizer.kernels.merge import first_ids, merge_by_match, merge_by_rank
 
 _ID_MASK = 0xFFFFFF
 #: Ids that fit a cache entry beside its key.
@@ -119,8 +120,8 @@ def merge_word(state, text, length, out):
     """Merge a word that is not a token; returns the address after its ids."""
     flags = word(state, FLAGS)
     if flags & LINEAR == 0:
-        return merge_by_rank(state, bytes_to_ids(state, text, length), out)
-    if flags & HAS_MISSING_BYTES != 0:
+        return merge_by_rank(state, first_ids(state, text, length), out)
+    if flags & HAS_MISSING_BYTES != 0 and word(state, MAY_MISS_BYTES) != 0:
         byte_ids = word(state, BYTE_IDS)
         scratch = word(state, SCRATCH)
         kept = 0
