@@ -131,7 +131,10 @@ class CudaBackend:
         return make_kernel(policy, self._config.launch)
 
     def _warm_up(self) -> None:
-        """Load the scheduler kernel: run it on a small ring that already says stop."""
+        """Load the scheduler kernel: run it on a small ring that already says stop.
+
+        In a graph: a kernel that launches graphs cannot be launched any other way.
+        """
         geometry = RingGeometry(slots=32, arena_tokens=64, log_entries=2, flight_entries=2)
         words = np.zeros(geometry.words(), np.int64)
         format_ring(words, geometry)
@@ -139,9 +142,18 @@ class CudaBackend:
         state = sc.make_state(self.spec, geometry)
         scratch = np.zeros(step_words(self.spec), np.int64)
         format_step(scratch, self.spec)
-        ring = cuda.to_device(words)
-        self._launch_kernel(ring, ring.view(np.int32), cuda.to_device(state), cuda.to_device(scratch))
+        ring, device_state, io = cuda.to_device(words), cuda.to_device(state), cuda.to_device(scratch)
+        cuda.default_stream().synchronize()
+        if self._config.launch == "while":
+            return  # its conditional handles exist only in the loop's own graph, which loads it
+        graph = capture(
+            lambda: self._launch_kernel(ring, ring.view(np.int32), device_state, io), self._stream, "scheduler"
+        )
+        executable = instantiate(graph, self._stream, "scheduler", device_launch=True)
+        check(driver.cuGraphLaunch(executable, int(self._stream)), "trying the scheduler")
         self._stream.synchronize()
+        driver.cuGraphExecDestroy(executable)
+        driver.cuGraphDestroy(graph)
 
     def _launch_kernel(self, words: Any, narrow: Any, state: Any, io: Any) -> None:
         from scheduler.loops.cuda import LANES
