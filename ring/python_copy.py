@@ -71,8 +71,13 @@ class PythonCopy:
         if path not in self._modules:
             if "." in path:
                 self.module(path.rpartition(".")[0])
-            self._load(path)
+            if path not in self._modules:  # unless its package has loaded it
+                self._load(path)
         return self._modules[path]
+
+    def loaded(self) -> list[ModuleType]:
+        """The modules loaded so far."""
+        return list(self._modules.values())
 
     def close(self) -> None:
         """Forget the copy's modules."""

@@ -8,7 +8,7 @@ exactly once, by one lane.
 from __future__ import annotations
 
 from ring import layout as at
-from ring.atomics import fetch_add, load_acquire, load_relaxed, store_relaxed, store_release
+from ring.atomics import fetch_add, lane_barrier, load_acquire, load_relaxed, store_release
 from ring.jit import uncounted
 from ring.recorder import E_DRAINED, E_FINISH, record
 from ring.states import DECODE_COMPLETED, R_ABORTED, R_CANCELLED, R_DEADLINE, R_NONE, R_SHUTDOWN
@@ -18,15 +18,12 @@ from scheduler import state as sc
 
 @uncounted
 def watch(ring, state, lane, lanes, now):
-    """Look at every live request for a reason to end; each lane at its own.
-
-    Stop word and deaths are seen by one lane while others judge by them: atomics, and whoever
-    looked too early sees them next turn.
-    """
+    """Look at every live request for a reason to end; each lane at its own."""
     if lane == 0:
-        store_relaxed(state.core, sc.K_STOP, load_relaxed(ring.command, at.C_STOP))
+        state.core[sc.K_STOP] = load_relaxed(ring.command, at.C_STOP)
     for front_end in range(lane, state.front_ends.shape[0] // sc.FRONT_END_WORDS, lanes):
         _watch_front_end(ring, state, front_end)
+    lane_barrier()  # all lanes judge by the same stop word and the same deaths
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
         slot = state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT]
         if slot != sc.NO_SLOT and state.seats[seat * sc.SEAT_WORDS + sc.SE_DOOM] == R_NONE:
@@ -49,7 +46,7 @@ def _watch_front_end(ring, state, front_end):
     generation = load_acquire(ring.fe_fence, front_end * at.FE_WORDS + at.F_FENCE)
     here = front_end * sc.FRONT_END_WORDS
     if generation > state.front_ends[here + sc.FR_DRAINED] and state.front_ends[here + sc.FR_DYING] == 0:
-        store_relaxed(state.front_ends, here + sc.FR_DYING, generation)
+        state.front_ends[here + sc.FR_DYING] = generation
         fetch_add(state.core, sc.K_DYING, 1)
 
 
@@ -63,11 +60,11 @@ def _doom_of(ring, state, slot, now):
     ):
         return R_CANCELLED
     front_end = state.slots[record_at + sc.SL_FRONT_END]
-    if load_relaxed(state.front_ends, front_end * sc.FRONT_END_WORDS + sc.FR_DYING) != 0:
+    if state.front_ends[front_end * sc.FRONT_END_WORDS + sc.FR_DYING] != 0:
         return R_ABORTED
     if now >= state.slots[record_at + sc.SL_DEADLINE]:
         return R_DEADLINE
-    if load_relaxed(state.core, sc.K_STOP) == at.STOP:
+    if state.core[sc.K_STOP] == at.STOP:
         return R_SHUTDOWN
     return R_NONE
 

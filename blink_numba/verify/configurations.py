@@ -1,0 +1,169 @@
+"""The named configurations: small enough to exhaust, one for each danger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blink_numba.verify.setup import DRAIN, STOP, Ask, Client, Setup
+
+LAST_INCARNATION = (1 << 31) - 1
+
+CONFIGURATIONS: dict[str, Setup] = {
+    setup.name: setup
+    for setup in (
+        Setup(
+            "reuse", "One front end, two requests one after the other in one slot.",
+            (Client((Ask(1, 1), Ask(2, 2))),),
+        ),
+        Setup(
+            "two-requests", "One front end, two requests at once, one seat.",
+            (Client((Ask(1, 1), Ask(1, 2)), slots=2),),
+        ),
+        Setup(
+            "two-seats", "One front end, a burst of two requests, two seats: pause and resume.",
+            (Client((Ask(1, 2), Ask(1, 2)), slots=2, burst=True),), seats=2,
+        ),
+        Setup(
+            "cancel", "One front end, two requests in one slot, the first cancelled at any moment.",
+            (Client((Ask(1, 2, cancel=True), Ask(1, 1))),),
+        ),
+        Setup(
+            "cancel-two", "One front end, two requests at once, each cancelled at any moment.",
+            (Client((Ask(1, 2, cancel=True), Ask(1, 1, cancel=True)), slots=2),),
+        ),
+        Setup(
+            "crash", "The front end dies before any of its accesses; its successor asks again.",
+            (Client((Ask(1, 2, cancel=True),), crash=True, afterwards=(Ask(1, 1),)),),
+        ),
+        Setup(
+            "crash-two", "A front end with two requests dies at any moment, beside another that lives.",
+            (Client((Ask(1, 1), Ask(1, 1)), slots=2, burst=True, crash=True, afterwards=(Ask(1, 1),)),),
+        ),
+        Setup(
+            "two-front-ends", "Two front ends, a request each, one seat.",
+            (Client((Ask(1, 1),)), Client((Ask(1, 2),))),
+        ),
+        Setup(
+            "two-lanes-one-slot", "Two scanner lanes that both look at every slot.",
+            (Client((Ask(1, 1),)),), lanes=2, overlap=True,
+        ),
+        Setup(
+            "two-lanes", "Two lanes, two front ends, two seats: all that lanes share.",
+            (Client((Ask(1, 2),)), Client((Ask(1, 1),))), lanes=2, seats=2, preemption_bound=2,
+        ),
+        Setup(
+            "two-front-ends-twice", "Two front ends, two requests each, up to two preemptions.",
+            (Client((Ask(1, 1), Ask(1, 2))), Client((Ask(1, 2), Ask(1, 1)))), seats=2, preemption_bound=2,
+        ),
+        Setup(
+            "preempt", "Blocks for one and a half: the younger request is preempted and recomputed.",
+            (Client((Ask(1, 3), Ask(1, 3)), slots=2, burst=True),), seats=2, blocks=5, block_size=1,
+        ),
+        Setup(
+            "preempt-cancel", "A request that was preempted, or is about to be, is cancelled.",
+            (Client((Ask(1, 3), Ask(1, 3, cancel=True)), slots=2, burst=True),), seats=2, blocks=5, block_size=1,
+        ),
+        Setup(
+            "chunks", "A prompt longer than the prefill graph, beside a request that decodes.",
+            (Client((Ask(1, 3), Ask(5, 1)), slots=2, burst=True),), seats=2, prefill_tokens=2,
+        ),
+        Setup(
+            "window", "A window of two launches.",
+            (Client((Ask(1, 4), Ask(1, 1)), slots=2),), seats=2, window=2,
+        ),
+        Setup(
+            "overrun", "A token log of four entries: readers that lag go over to the extents.",
+            (Client((Ask(1, 5), Ask(1, 2)), slots=1),), log_entries=4, short_log=True,
+        ),
+        Setup(
+            "stop-token", "An answer that a stop token ends.",
+            (Client((Ask(1, 3, stops_at=2), Ask(1, 1))),),
+        ),
+        Setup(
+            "deadline", "A deadline that passes at any moment, of a request in service or waiting.",
+            (Client((Ask(1, 2, deadline=True), Ask(1, 1, deadline=True)), slots=2),),
+        ),
+        Setup(
+            "rejected", "A descriptor that makes no sense, then one that does, in one slot.",
+            (Client((Ask(1, 1, bad=True), Ask(1, 1))),),
+        ),
+        Setup(
+            "drain", "The host asks for an orderly end at any moment.",
+            (Client((Ask(1, 1), Ask(1, 1))),), stop=DRAIN,
+        ),
+        Setup(
+            "stop", "The host asks for an end at once, at any moment.",
+            (Client((Ask(1, 2), Ask(1, 1))),), stop=STOP,
+        ),
+        Setup(
+            "wrap", "Incarnations wrap around.",
+            (Client((Ask(1, 1), Ask(1, 1, cancel=True))),), first_incarnation=LAST_INCARNATION - 1,
+        ),
+        Setup(
+            "backwards", "Reads bring their last word first.",
+            (Client((Ask(1, 1), Ask(1, 2)), slots=2, backwards=True),),
+        ),
+        Setup(
+            "records", "Placement on the device: records are scanned, doorbells ignored.",
+            (Client((Ask(1, 1, cancel=True), Ask(1, 1))),), records_scanned=True,
+        ),
+    )
+}  # fmt: skip
+
+# too large to exhaust: random walks only
+LARGER: dict[str, Setup] = {
+    setup.name: setup
+    for setup in (
+        Setup(
+            "cancel-again", "Two requests in one slot, both cancelled at any moment.",
+            (Client((Ask(1, 2, cancel=True), Ask(1, 3, cancel=True))),),
+        ),
+        Setup(
+            "cancel-waiting", "Requests that wait are cancelled, and their slots used again.",
+            (Client(tuple(Ask(1, 2, cancel=k % 2 == 1) for k in range(8)), slots=3),),
+        ),
+        Setup(
+            "crash-lanes", "A front end with requests on two seats dies, seen by two lanes.",
+            (Client((Ask(1, 3), Ask(1, 3)), slots=2, burst=True, crash=True, afterwards=(Ask(1, 2),)),),
+            lanes=2, seats=2,
+        ),
+        Setup(
+            "overrun-fast", "A token log of four entries and an answer of seven tokens.",
+            (Client((Ask(1, 7),)),), log_entries=4, short_log=True,
+        ),
+        Setup(
+            "crowd", "Two front ends, four slots each, three seats, few blocks, cancels.",
+            (
+                Client(tuple(Ask(1 + k % 3, 1 + k % 4, cancel=k % 3 == 0) for k in range(8)), slots=4, burst=True),
+                Client(tuple(Ask(1 + k % 2, 4 - k % 4) for k in range(8)), slots=3),
+            ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5,
+        ),
+        Setup(
+            "crowd-lanes", "The same with three lanes and death.",
+            (
+                Client(tuple(Ask(1 + k % 3, 1 + k % 4, cancel=k % 3 == 0) for k in range(5)), slots=3, burst=True,
+                       crash=True, afterwards=(Ask(2, 3), Ask(1, 1))),
+                Client(tuple(Ask(1 + k % 2, 4 - k % 4) for k in range(5)), slots=3),
+            ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5, lanes=3,
+        ),
+    )
+}  # fmt: skip
+
+
+def find(name: str) -> Setup:
+    """A configuration by its name.
+
+    Raises
+    ------
+    KeyError
+        There is none of this name; the message lists them.
+    """
+    try:
+        return CONFIGURATIONS[name] if name in CONFIGURATIONS else LARGER[name]
+    except KeyError:
+        raise KeyError(f"no configuration {name!r}; there are {', '.join([*CONFIGURATIONS, *LARGER])}") from None
+
+
+def with_variant(setup: Setup, **changes: object) -> Setup:
+    """A configuration with something changed, such as its policy."""
+    return replace(setup, **changes)  # type: ignore[arg-type]
