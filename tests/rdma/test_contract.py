@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from rdma import ShmTransport
+from rdma import FrontEndPort, Request, RingMap, ShmTransport, TransportError, TransportLost
+from rdma.dma import DmaTransport
 from rdma.faults import Faults, FaultyTransport
+from ring import layout as at
+from tests.rdma.conftest import VOCAB
 from tests.rdma.contract import CONTRACT, SIZES, Bench
+from tests.rdma.fake_cuda import FakeDriver
+from tests.rdma.peer import AnswerBook, ScriptedScheduler
 
 
 def over_shm(memory):
@@ -20,7 +26,12 @@ def over_a_faulty_wire(memory):
     return FaultyTransport(over_shm(memory), Faults(choose=rng.randrange, pieces=4, repeats=2))
 
 
-@pytest.mark.parametrize("make", [over_shm, over_a_faulty_wire])
+def over_dma(memory):
+    ring = RingMap.of(memory.geometry, memory.view.info)
+    return DmaTransport(memory.words.ctypes.data, ring, driver=FakeDriver())
+
+
+@pytest.mark.parametrize("make", [over_shm, over_a_faulty_wire, over_dma])
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_contract(make_ring, make, check):
     memory = make_ring(**SIZES)
@@ -29,8 +40,6 @@ def test_contract(make_ring, make, check):
 
 
 def test_a_lost_connection_is_said_at_every_use(make_ring):
-    from rdma import TransportLost
-
     memory = make_ring()
     with FaultyTransport(over_shm(memory), Faults(choose=lambda n: 0)) as transport:
         bench = Bench(memory, transport)
@@ -39,3 +48,38 @@ def test_a_lost_connection_is_said_at_every_use(make_ring):
             bench.run((0, bench.share.ctl, 0, 1))
         with pytest.raises(TransportLost):
             transport.complete()
+
+
+def test_a_port_over_dma_serves_and_succeeds_a_dead_one(make_ring):
+    memory = make_ring()
+    scheduler, book = ScriptedScheduler(memory), AnswerBook(VOCAB)
+    port = FrontEndPort(over_dma(memory))
+    prompts = [np.array([k], np.int32) for k in range(20)]
+    handles = port.submit_many([Request(prompt, max_tokens=6) for prompt in prompts])
+    for handle, prompt in zip(handles, prompts, strict=True):
+        book.submitted(handle, prompt)
+    while book.open:
+        scheduler.turn()
+        book.take(port.poll())
+    book.check_ends(scheduler)
+    memory.view.fe_port[at.P_STARTED] = 1  # no process started then: the holder is gone
+    transport = over_dma(memory)
+    assert transport.holder_gone(0, int(memory.view.fe_port[at.P_PID]), 1)
+    assert transport.declare_dead(0) == 1
+    scheduler.turn()
+    assert FrontEndPort(transport, takeover=True).live() == 0
+
+
+def test_a_failed_cuda_context_is_a_lost_transport(make_ring):
+    memory = make_ring()
+    driver = FakeDriver()
+    ring = RingMap.of(memory.geometry, memory.view.info)
+    transport = DmaTransport(memory.words.ctypes.data, ring, driver=driver)
+    driver.stuck = True
+    with pytest.raises(TransportLost, match="in time"):
+        transport.complete(0.01)
+    driver.broken = True
+    with pytest.raises(TransportLost, match="new engine"):
+        transport.complete()
+    with pytest.raises(TransportError, match="staging"):
+        transport.allocate(1 << 30)

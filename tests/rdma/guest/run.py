@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 
-SCENARIO_DEADLINE_S = 120.0
+SCENARIO_DEADLINE_S = 300.0
 
 
 def main() -> int:
