@@ -23,19 +23,19 @@ from blink_numba.engines.cpu.simd import (
     store,
     sum_lanes,
 )
-from ring.jit import njit
+from ring.jit import uncounted
 
 LANES = 16
 CHUNK = 64  # positions whose keys and values are worked on while they are in the first cache
 
 
-@njit
+@uncounted
 def cache_offset(layer, block, head, blocks, kv_heads, head_dim, block_size):
     """Where a block's keys, or values, of one layer and head start."""
     return ((layer * blocks + block) * kv_heads + head) * head_dim * block_size
 
 
-@njit
+@uncounted
 def write_kv(keys, values, at, slot, block_size, head_dim, source, key_at, value_at):
     """Put one token's key and value into slot `slot` of the block at `at`."""
     for d in range(head_dim):
@@ -44,12 +44,11 @@ def write_kv(keys, values, at, slot, block_size, head_dim, source, key_at, value
         store(values, at + slot * head_dim + d, load(source, value_at + d))
 
 
-@njit
-def _score_chunk(keys, starts, block_size, head_dim, query, query_at, scores, scores_at):
-    """Scores of 64 positions whose groups of sixteen keys start at ``starts[0:4]``."""
+@uncounted
+def _score_chunk(keys, a, b, c, d, block_size, head_dim, query, query_at, scores, scores_at):
+    """Scores of 64 positions whose groups of sixteen keys start at `a`, `b`, `c` and `d`."""
     zero = splat(np.float32(0.0))
     first, second, third, fourth = zero, zero, zero, zero
-    a, b, c, d = starts[0], starts[1], starts[2], starts[3]
     for k in range(head_dim):
         q = splat(query[query_at + k])
         step = k * block_size
@@ -63,7 +62,7 @@ def _score_chunk(keys, starts, block_size, head_dim, query, query_at, scores, sc
     store(scores, scores_at + 48, fourth)
 
 
-@njit
+@uncounted
 def _softmax(scores, at, length):
     """exp(score - largest) of `length` scores in place, zeros up to a multiple of 64; their sum."""
     padded = (length + CHUNK - 1) // CHUNK * CHUNK
@@ -83,7 +82,7 @@ def _softmax(scores, at, length):
     return sum_lanes(total)
 
 
-@njit
+@uncounted
 def _add_values(values, at, head_dim, count, weights, weights_at, out, out_at):
     """``out += Σ weight · value`` over `count` tokens of one block, in order."""
     d = 0
@@ -113,6 +112,12 @@ def _add_values(values, at, head_dim, count, weights, weights_at, out, out_at):
         d += LANES
 
 
+@uncounted
+def _group_at(table, group, per_block, head_offset, block_stride):
+    """Where the keys of a group of sixteen positions start."""
+    return head_offset + table[group // per_block] * block_stride + (group % per_block) * LANES
+
+
 def attend(
     keys, values, head_offset, block_stride, block_size, table, length, queries, query_at, group, head_dim,
     scratch, stride,
@@ -139,15 +144,17 @@ def attend(
     stride : int64
     """
     groups, per_block = (length + LANES - 1) // LANES, block_size // LANES
-    starts = np.empty(4, np.int64)
     for first in range(0, groups, 4):
-        for k in range(4):
-            index = min(first + k, groups - 1)  # spare groups of the last chunk repeat, then are masked
-            block = table[index // per_block]
-            starts[k] = head_offset + block * block_stride + (index % per_block) * LANES
+        # spare groups of the last chunk repeat its last one, and are masked in the softmax
+        a = _group_at(table, first, per_block, head_offset, block_stride)
+        b = _group_at(table, min(first + 1, groups - 1), per_block, head_offset, block_stride)
+        c = _group_at(table, min(first + 2, groups - 1), per_block, head_offset, block_stride)
+        d = _group_at(table, min(first + 3, groups - 1), per_block, head_offset, block_stride)
         for head in range(group):
             at = head * stride + first * LANES
-            _score_chunk(keys, starts, block_size, head_dim, queries, query_at + head * head_dim, scratch, at)
+            _score_chunk(
+                keys, a, b, c, d, block_size, head_dim, queries, query_at + head * head_dim, scratch, at
+            )
     out_at = group * stride
     for head in range(group):
         total = _softmax(scratch, head * stride, length)

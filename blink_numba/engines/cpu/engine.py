@@ -20,6 +20,8 @@ from graphs.grid import EXECS, check_table, make_table, shapes
 from graphs.launcher import launcher_view, make_launcher, stop_engine
 from graphs.step_io import FAULT, EngineSpec, check_step, format_step, step_view, step_words
 
+SMALL_MODEL_BYTES = 4 << 20  # a step over so little takes less than its barriers do
+
 
 class EngineError(RuntimeError):
     """The engine is used out of turn, or its threads do not end."""
@@ -33,7 +35,8 @@ class CpuEngine:
     model : Model
     limits : EngineLimits, optional
     threads : int, optional
-        Engine threads; by default one for each core this process may use.
+        Engine threads; by default one for each core this process may use, but only one for a
+        model so small that waiting for each other would cost more than it gains.
 
     Attributes
     ----------
@@ -50,10 +53,10 @@ class CpuEngine:
         self, model: Model, limits: EngineLimits | None = None, *, threads: int | None = None
     ) -> None:
         self.spec = (limits or EngineLimits()).spec(model.config)
-        self.threads = threads or len(os.sched_getaffinity(0))
-        if self.threads < 1:
-            raise ValueError(f"threads must be positive, got {self.threads}")
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be positive, got {threads}")
         self._network = build_network(model, self.spec.max_model_len)
+        self.threads = threads or _default_threads(self._network.panels.nbytes)
         self._cache = make_cache(self._network, self.spec)
         self._acts = make_activations(self._network, self.spec)
         self._scratch = [make_scratch(self._network, self.spec, member) for member in range(self.threads)]
@@ -179,6 +182,10 @@ class CpuEngine:
         member = threading.Thread(target=target, args=arguments, name=name, daemon=True)
         member.start()
         self._members.append(member)
+
+
+def _default_threads(weight_bytes: int) -> int:
+    return len(os.sched_getaffinity(0)) if weight_bytes > SMALL_MODEL_BYTES else 1
 
 
 class _OwnLauncher:

@@ -41,16 +41,16 @@ from blink_numba.engines.cpu.weights import (
     WV,
 )
 from ring.atomics import store_relaxed
-from ring.jit import njit
+from ring.jit import uncounted
 
 
-@njit(forceinline=True)
+@uncounted
 def panel_count(network, matrix):
     """Panels of a matrix."""
     return (network.matrices[matrix * MATRIX_WORDS + OUTPUTS] + PANEL - 1) // PANEL
 
 
-@njit(forceinline=True)
+@uncounted
 def _locate(network, matrix, panel, tiles, expanded):
     """Format and place of a panel; expanded into `expanded` first if several tiles use it.
 
@@ -65,7 +65,7 @@ def _locate(network, matrix, panel, tiles, expanded):
     return kind, False, at, inputs
 
 
-@njit(forceinline=True)
+@uncounted
 def _panel_times_tile(network, kind, is_expanded, at, inputs, expanded, height, x, x_at, out):
     if is_expanded:
         network.kernels.multiply_panel(height, kind, expanded, at, inputs, x, x_at, out)
@@ -73,7 +73,7 @@ def _panel_times_tile(network, kind, is_expanded, at, inputs, expanded, height, 
         network.kernels.multiply_panel(height, kind, network.panels, at, inputs, x, x_at, out)
 
 
-@njit(forceinline=True)
+@uncounted
 def project(network, matrix, panel, rows, x, out, stride, column, bias_at, scratch):
     """32 outputs of all rows, written to ``out[row * stride + column:]``, plus bias if `bias_at` ≥ 0."""
     height = tile_rows(rows)
@@ -97,7 +97,7 @@ def project(network, matrix, panel, rows, x, out, stride, column, bias_at, scrat
                     )
 
 
-@njit(forceinline=True)
+@uncounted
 def project_onto(network, matrix, panel, rows, x, hidden, scratch):
     """32 outputs of all rows, added to the residual stream."""
     height = tile_rows(rows)
@@ -121,7 +121,7 @@ def project_onto(network, matrix, panel, rows, x, hidden, scratch):
                     hidden[target + k] += scratch.product[source + k]
 
 
-@njit(forceinline=True)
+@uncounted
 def project_gated(network, first_matrix, panel, rows, x, gated, scratch):
     """32 outputs of gate and up projection of all rows, gated, into the down projection's packed tiles."""
     height = tile_rows(rows)
@@ -147,9 +147,12 @@ def project_gated(network, first_matrix, panel, rows, x, gated, scratch):
                 to += 1
 
 
-@njit
-def normed_tiles(network, acts, scratch, team, rows, weight_at):
-    """The packed tiles of all rows' norms: this thread's own for one tile, shared ones otherwise."""
+@uncounted
+def norm_rows(network, acts, scratch, team, rows, weight_at):
+    """Norm all rows into packed tiles; whether into the shared ones.
+
+    A single tile goes into `scratch.tiles`, by every thread for itself, several into `acts.normed`.
+    """
     height = tile_rows(rows)
     if rows <= height:
         for row in range(rows):
@@ -157,7 +160,7 @@ def normed_tiles(network, acts, scratch, team, rows, weight_at):
                 acts.hidden, row * network.hidden, network.hidden, network.eps,
                 network.vectors, weight_at, scratch.tiles, row, height,
             )  # fmt: skip
-        return scratch.tiles
+        return False
     while True:
         row = take_task(team, scratch.member, rows)
         if row < 0:
@@ -168,10 +171,10 @@ def normed_tiles(network, acts, scratch, team, rows, weight_at):
             network.vectors, weight_at, acts.normed, tile_at, height,
         )  # fmt: skip
     barrier(team)
-    return acts.normed
+    return True
 
 
-@njit
+@uncounted
 def _project_qkv(network, acts, scratch, team, rows, first_matrix, vectors_at, x):
     q_panels, kv_panels = panel_count(network, first_matrix + WQ), panel_count(network, first_matrix + WK)
     q_bias = vectors_at + 2 * network.hidden
@@ -195,7 +198,7 @@ def _project_qkv(network, acts, scratch, team, rows, first_matrix, vectors_at, x
         )  # fmt: skip
 
 
-@njit
+@uncounted
 def _rotate_and_store(network, cache, acts, layer, vectors_at, row, kv_head, tables):
     """Norm (Qwen 3) and rotate a row's heads of one group; put its key and value into the cache."""
     group, dim = network.heads // network.kv_heads, network.head_dim
@@ -219,7 +222,7 @@ def _rotate_and_store(network, cache, acts, layer, vectors_at, row, kv_head, tab
     write_kv(cache.keys, cache.values, at, position % size, size, dim, acts.qkv, k_at, v_at)
 
 
-@njit
+@uncounted
 def _attend_row(network, cache, acts, scratch, layer, row, kv_head, tables, height):
     """Attention of a row's heads of one group, into the packed tiles of the output projection."""
     group, dim = network.heads // network.kv_heads, network.head_dim
@@ -238,7 +241,7 @@ def _attend_row(network, cache, acts, scratch, layer, row, kv_head, tables, heig
         acts.attended[to + k * height] = acts.qkv[q_at + k]
 
 
-@njit
+@uncounted
 def _attention(network, cache, acts, scratch, team, rows, layer, vectors_at, tables, together):
     height, tasks = tile_rows(rows), rows * network.kv_heads
     if together:
@@ -269,11 +272,12 @@ def _attention(network, cache, acts, scratch, team, rows, layer, vectors_at, tab
         _attend_row(network, cache, acts, scratch, layer, row, kv_head, tables, height)
 
 
-@njit
+@uncounted
 def run_layer(network, cache, acts, scratch, team, rows, layer, tables, together):
     """One layer over all rows; `together` says whether rows of the step attend to each other."""
     first_matrix, vectors_at = layer * LAYER_MATRICES, layer * network.vector_stride
-    x = normed_tiles(network, acts, scratch, team, rows, vectors_at)
+    shared = norm_rows(network, acts, scratch, team, rows, vectors_at)
+    x = acts.normed if shared else scratch.tiles
     _project_qkv(network, acts, scratch, team, rows, first_matrix, vectors_at, x)
     barrier(team)
     _attention(network, cache, acts, scratch, team, rows, layer, vectors_at, tables, together)
@@ -284,7 +288,8 @@ def run_layer(network, cache, acts, scratch, team, rows, layer, tables, together
             break
         project_onto(network, first_matrix + WO, panel, rows, acts.attended, acts.hidden, scratch)
     barrier(team)
-    x = normed_tiles(network, acts, scratch, team, rows, vectors_at + network.hidden)
+    shared = norm_rows(network, acts, scratch, team, rows, vectors_at + network.hidden)
+    x = acts.normed if shared else scratch.tiles
     while True:
         panel = take_task(team, scratch.member, panel_count(network, first_matrix + WGATE))
         if panel < 0:
@@ -299,7 +304,7 @@ def run_layer(network, cache, acts, scratch, team, rows, layer, tables, together
     barrier(team)
 
 
-@njit
+@uncounted
 def compute_logits(network, acts, scratch, team, samples):
     """Final norm and head of the rows that are sampled from, into `acts.logits`."""
     height = tile_rows(samples)
@@ -321,7 +326,7 @@ def compute_logits(network, acts, scratch, team, samples):
         )  # fmt: skip
 
 
-@njit
+@uncounted
 def _embed_rows(network, acts, scratch, team, rows):
     embedding = network.layers * LAYER_MATRICES
     while True:
@@ -331,7 +336,7 @@ def _embed_rows(network, acts, scratch, team, rows):
         embed(network, embedding, acts.row_token[row], acts.hidden, row * network.hidden, scratch.panel)
 
 
-@njit
+@uncounted
 def _sample_rows(network, acts, scratch, team, samples, io):
     while True:
         k = take_task(team, scratch.member, samples)
@@ -348,7 +353,7 @@ def _sample_rows(network, acts, scratch, team, samples, io):
             store_relaxed(team, FAULTS, -token)
 
 
-@njit
+@uncounted
 def forward(io, network, cache, acts, scratch, team):
     """A thread's part in the step that the leader has begun, sampled tokens included."""
     rows, samples, together = team[ROWS], team[SAMPLES], team[TOGETHER] != 0

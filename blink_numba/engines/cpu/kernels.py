@@ -46,4 +46,6 @@ _SIGNATURES = {
 @cache
 def compiled_kernels() -> Kernels:
     """The kernels, compiled or loaded from the cache at the first call."""
-    return Kernels(*(cfunc(signature, cache=CACHING)(kernel) for kernel, signature in _SIGNATURES.items()))
+    return Kernels(
+        *(cfunc(signature, cache=CACHING, _nrt=False)(kernel) for kernel, signature in _SIGNATURES.items())
+    )

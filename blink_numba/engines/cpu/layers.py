@@ -9,12 +9,12 @@ import numpy as np
 from blink_numba.engines.cpu.formats import BF16, BLOCK, F32, PANEL, Q8
 from blink_numba.engines.cpu.simd import add, divide, exp, fma, load, multiply, splat, store, sum_lanes
 from blink_numba.engines.cpu.weights import FORMAT, INPUTS, MATRIX_WORDS, OFFSET, PANEL_BYTES
-from ring.jit import njit
+from ring.jit import uncounted
 
 LANES = 16
 
 
-@njit
+@uncounted
 def embed(network, matrix, token, out, at, scratch):
     """Row `token` of a packed matrix, dequantized into ``out[at:]``.
 
@@ -41,7 +41,7 @@ def embed(network, matrix, token, out, at, scratch):
         _embed_blocks(panels[panel : panel + words[PANEL_BYTES]], kind, inputs // BLOCK, lane, out, at)
 
 
-@njit
+@uncounted
 def _embed_blocks(panel, kind, blocks, lane, out, at):
     size = panel.shape[0] // blocks
     for block in range(blocks):
@@ -62,7 +62,7 @@ def _embed_blocks(panel, kind, blocks, lane, out, at):
                 out[at + block * BLOCK + k] = np.float32(np.float64(code) * scale + np.float64(minimum))
 
 
-@njit
+@uncounted
 def inverse_rms(x, at, count, eps):
     """1 / sqrt(mean of squares + eps) of ``x[at : at + count]``, count a multiple of 16 or not."""
     whole = count - count % LANES
@@ -76,7 +76,7 @@ def inverse_rms(x, at, count, eps):
     return np.float32(1.0) / np.float32(math.sqrt(total / np.float32(count) + np.float32(eps)))
 
 
-@njit
+@uncounted
 def norm_into_tile(x, at, count, eps, weight, weight_at, tile, tile_at, rows):
     """RMS norm of a row, written as one row of a packed tile (every `rows`-th element)."""
     scale = inverse_rms(x, at, count, eps)
@@ -84,7 +84,7 @@ def norm_into_tile(x, at, count, eps, weight, weight_at, tile, tile_at, rows):
         tile[tile_at + k * rows] = x[at + k] * scale * weight[weight_at + k]
 
 
-@njit
+@uncounted
 def norm_head(x, at, head_dim, eps, weight, weight_at):
     """RMS norm of one head in place (Qwen 3)."""
     scale = splat(inverse_rms(x, at, head_dim, eps))
@@ -92,7 +92,7 @@ def norm_head(x, at, head_dim, eps, weight, weight_at):
         store(x, at + k, multiply(multiply(load(x, at + k), scale), load(weight, weight_at + k)))
 
 
-@njit
+@uncounted
 def rotate_head(x, at, head_dim, cosines, sines, position, factor):
     """Rotary position of one head in place, times `factor`; dimension i pairs with i + head_dim/2."""
     half = head_dim // 2
@@ -104,7 +104,7 @@ def rotate_head(x, at, head_dim, cosines, sines, position, factor):
         x[at + half + k] = (second * cosine + first * sine) * factor
 
 
-@njit
+@uncounted
 def gate(gates, ups, at):
     """``silu(gate) * up`` of sixteen values, into `gates`."""
     value = load(gates, at)

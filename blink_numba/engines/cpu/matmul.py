@@ -21,7 +21,7 @@ from blink_numba.engines.cpu.simd import (
     store_tile,
     zero_tile,
 )
-from ring.jit import njit
+from ring.jit import uncounted
 
 TILE_ROWS = (1, 4, 8, 12)
 MAX_TILE_ROWS = 12  # 24 accumulators and the weights fill the 32 registers of AVX-512
@@ -30,7 +30,7 @@ _AHEAD = (
 )
 
 
-@njit
+@uncounted
 def tile_rows(rows):
     """Height of the tiles that `rows` rows are packed in."""
     if rows <= 1:
@@ -44,7 +44,7 @@ def tile_rows(rows):
     return 8 if spare_of_8 < spare_of_12 else 12
 
 
-@njit
+@uncounted
 def _tile_f32(tile, rows, panels, at, inputs, x, x_at):
     for _ in range(inputs):
         prefetch(panels, at + _AHEAD)
@@ -55,7 +55,7 @@ def _tile_f32(tile, rows, panels, at, inputs, x, x_at):
     return tile
 
 
-@njit
+@uncounted
 def _tile_bf16(tile, rows, panels, at, inputs, x, x_at):
     for _ in range(inputs):
         prefetch(panels, at + _AHEAD)
@@ -65,7 +65,7 @@ def _tile_bf16(tile, rows, panels, at, inputs, x, x_at):
     return tile
 
 
-@njit
+@uncounted
 def _tile_q8(tile, rows, panels, at, inputs, x, x_at):
     for _ in range(inputs // BLOCK):
         left_scale, right_scale = load(panels, at), load(panels, at + 64)
@@ -81,7 +81,7 @@ def _tile_q8(tile, rows, panels, at, inputs, x, x_at):
     return tile
 
 
-@njit
+@uncounted
 def _tile_q4(tile, rows, panels, at, inputs, x, x_at):
     for _ in range(inputs // BLOCK):
         left_scale, right_scale = load(panels, at), load(panels, at + 64)
@@ -98,7 +98,7 @@ def _tile_q4(tile, rows, panels, at, inputs, x, x_at):
     return tile
 
 
-@njit
+@uncounted
 def _tile(tile, rows, kind, panels, at, inputs, x, x_at, out):
     if kind == F32:
         store_tile(out, 0, _tile_f32(tile, rows, panels, at, inputs, x, x_at))

@@ -15,7 +15,7 @@ from blink_numba.engines.sampling import (
     target_weight,
 )
 from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
-from ring.jit import njit
+from ring.jit import uncounted
 
 LANES = 16
 WEIGHT_BITS = 31  # weights are 0 … 2**30
@@ -23,7 +23,7 @@ _DIGIT = 8
 BUCKETS = 1 << _DIGIT
 
 
-@njit
+@uncounted
 def _largest(logits, at, count):
     """Largest of `count` logits, a multiple of 16."""
     largest = load(logits, at)
@@ -32,7 +32,7 @@ def _largest(logits, at, count):
     return max_lane(largest)
 
 
-@njit
+@uncounted
 def _weigh(logits, at, count, largest, temperature_micro, weights):
     """Integer weights of the tokens; the logits are overwritten."""
     negative = splat(-largest)
@@ -45,7 +45,7 @@ def _weigh(logits, at, count, largest, temperature_micro, weights):
         weights[token] = np.int64(logits[at + token] + np.float32(0.5))
 
 
-@njit
+@uncounted
 def _edge(weights, count, floor, need, by_weight, histogram):
     """Largest weight at or above which lies at least `need`, of tokens of at least `floor`.
 
@@ -73,7 +73,7 @@ def _edge(weights, count, floor, need, by_weight, histogram):
     return edge
 
 
-@njit
+@uncounted
 def _total(weights, count, edge):
     total = 0
     for token in range(count):
@@ -82,7 +82,7 @@ def _total(weights, count, edge):
     return total
 
 
-@njit
+@uncounted
 def _draw(weights, count, edge, target):
     """First token, in the order of ids, at which the running sum of kept weights exceeds `target`."""
     running = 0

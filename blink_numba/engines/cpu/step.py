@@ -11,12 +11,12 @@ from graphs.grid import DECODE, EXECS, table_view
 from graphs.launcher import LAUNCHED, engine_stopped, launch, launcher_view, open_window, peek, retire
 from graphs.step_io import DONE, FAULT, TICKET, step_view
 from ring.atomics import load_acquire, load_relaxed, now_ns, pause, store_release
-from ring.jit import njit
+from ring.jit import njit, uncounted
 
 FAULT_TEAM = 3  # an engine thread did not come to a barrier within its deadline
 
 
-@njit
+@uncounted
 def _table_fits(io, seat, position, cache):
     """Whether a seat's block table covers positions up to `position` with blocks of the cache."""
     per_seat = io.block_table.shape[0] // io.seat_token.shape[0]
@@ -29,7 +29,7 @@ def _table_fits(io, seat, position, cache):
     return True
 
 
-@njit
+@uncounted
 def _add_row(io, network, cache, acts, rows, token, position, seat, known_seat):
     """Note a row; False if the step asks for something outside the engine's shapes."""
     if seat >= io.seat_token.shape[0] or token < 0 or token >= network.vocab:
@@ -47,7 +47,7 @@ def _add_row(io, network, cache, acts, rows, token, position, seat, known_seat):
     return True
 
 
-@njit
+@uncounted
 def _gather_decode(io, network, cache, acts, batch):
     """Rows of a decode step: (rows, samples), or (-1, 0) for a faulty input."""
     rows = np.int64(0)  # not a literal, for which Numba would compile another `_add_row`
@@ -66,7 +66,7 @@ def _gather_decode(io, network, cache, acts, batch):
     return rows, rows
 
 
-@njit
+@uncounted
 def _gather_prefill(io, network, cache, acts, tokens):
     """Rows of a prefill step: (rows, samples), or (-1, 0) for a faulty input."""
     rows, samples = np.int64(0), 0
@@ -93,7 +93,7 @@ def _gather_prefill(io, network, cache, acts, tokens):
     return rows, samples
 
 
-@njit
+@uncounted
 def lead_step(io, network, cache, acts, scratch, team, kind, shape):
     """Run a step as the team's leader.
 

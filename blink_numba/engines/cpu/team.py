@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ring.atomics import fetch_add, load_acquire, load_relaxed, now_ns, pause, store_relaxed, store_release
-from ring.jit import njit
+from ring.jit import uncounted
 from ring.sections import LINE
 
 # words of a team, each on a line of its own
@@ -38,7 +38,7 @@ def make_team(threads: int, patience_s: float = DEFAULT_PATIENCE_S) -> np.ndarra
     return team
 
 
-@njit
+@uncounted
 def give_way(looks):
     """Pass a moment of a wait that has looked so often in vain."""
     if looks < SPINS_BEFORE_SLEEP:
@@ -47,7 +47,7 @@ def give_way(looks):
         pause(looks)
 
 
-@njit
+@uncounted
 def wait_change(team, word, seen):
     """Wait until a word differs from `seen`; its value, or `seen` if the team broke."""
     looks, waited, last = 0, 0, now_ns()
@@ -65,7 +65,7 @@ def wait_change(team, word, seen):
                 store_release(team, BROKEN, 1)
 
 
-@njit
+@uncounted
 def barrier(team):
     """Wait for all threads; all they wrote is visible after, and no task of the next phase is taken."""
     threads, phase = team[THREADS], load_relaxed(team, PHASE)
@@ -78,7 +78,7 @@ def barrier(team):
         wait_change(team, PHASE, phase)
 
 
-@njit
+@uncounted
 def take_task(team, member, count):
     """The next task of this phase for a member, 0 … count - 1, or -1 when none is left."""
     threads = team[THREADS]
@@ -90,7 +90,7 @@ def take_task(team, member, count):
     return -1
 
 
-@njit
+@uncounted
 def begin_step(team, rows, samples, together):
     """The leader lets the followers into a step.
 
@@ -108,7 +108,7 @@ def begin_step(team, rows, samples, together):
     store_release(team, STEP, load_relaxed(team, STEP) + 1)  # pairs with the acquire in await_step
 
 
-@njit
+@uncounted
 def await_step(team, seen):
     """A follower's wait for the next step; its number, or -1 when the team is dismissed.
 
@@ -125,13 +125,13 @@ def await_step(team, seen):
     return -1
 
 
-@njit
+@uncounted
 def quit_team(team):
     """Dismiss the followers, after the step they may be in."""
     store_release(team, QUIT, 1)
 
 
-@njit
+@uncounted
 def is_broken(team):
     """Whether a team-mate did not come in time."""
     return load_relaxed(team, BROKEN) != 0

@@ -112,7 +112,7 @@ def build_network(model: Model, positions: int) -> Network:
     for row, name in zip(table, names, strict=True):
         stored_name = model.resolve(name)
         outputs, inputs = shapes[stored_name]
-        kind = _packed_format(model.stored(stored_name))
+        kind = packed_format(model.stored(stored_name))
         if stored_name not in at:
             at[stored_name] = size
             size += -(-outputs // PANEL) * panel_bytes(kind, inputs)
@@ -120,7 +120,7 @@ def build_network(model: Model, positions: int) -> Network:
     panels = _aligned_bytes(size)
     for row, name in zip(table, names, strict=True):
         if model.resolve(name) == name:
-            _pack(model.stored(name), row, panels)
+            pack_matrix(model.stored(name), row, panels)
     angles = np.arange(positions, dtype=np.float64)[:, None] * rope_frequencies(config)
     vectors = _layer_vectors(model)
     return Network(
@@ -185,7 +185,7 @@ def _layer_vectors(model: Model) -> np.ndarray:
     return np.stack(layers).astype(np.float32)
 
 
-def _packed_format(tensor: StoredTensor) -> int:
+def packed_format(tensor: StoredTensor) -> int:
     """The packed format that holds a stored one exactly."""
     if tensor.format in ("q4_0", "q4_1"):
         return Q4
@@ -194,7 +194,8 @@ def _packed_format(tensor: StoredTensor) -> int:
     return BF16 if tensor.format == "bf16" else F32
 
 
-def _pack(tensor: StoredTensor, row: np.ndarray, panels: np.ndarray) -> None:
+def pack_matrix(tensor: StoredTensor, row: np.ndarray, panels: np.ndarray) -> None:
+    """Write a matrix's panels where its row of the table (up to `PANEL_BYTES`) says."""
     kind, outputs, inputs, offset, size = (int(word) for word in row[: PANEL_BYTES + 1])
     count = -(-outputs // PANEL)
     target = panels[offset : offset + count * size]
