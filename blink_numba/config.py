@@ -108,7 +108,8 @@ class ServeConfig(BaseModel):
 
         return FrontEndSettings(
             model=self.model, served_names=tuple(self.served_model_name) or (self.model,),
-            ring=self.ring_name, host=self.host, port=self.port, api_keys=tuple(self.api_key), max_body_bytes=self.max_body_size,
+            ring=self.ring_name, host=self.host, port=self.port, api_keys=tuple(self.api_key),
+            max_body_bytes=self.max_body_size,
             header_timeout_s=self.header_timeout, body_timeout_s=self.body_timeout,
             write_timeout_s=self.write_timeout, queue_timeout_s=self.queue_timeout,
             request_timeout_s=self.request_timeout, drain_timeout_s=self.drain_timeout,

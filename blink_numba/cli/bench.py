@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import inspect
-import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from blink_numba.bench.report import Report, Row
 
-bench = typer.Typer(no_args_is_help=True, help="Measure something.")
-
-# Modules of `blink_numba.bench` that are no benches.
-_HELPERS = frozenset({"report"})
+HOME = Path(__file__).parent.parent / "bench"
 
 
 def names() -> list[str]:
     """Benches there are: the modules of `blink_numba.bench` that define `run`."""
-    import blink_numba.bench as package
+    return sorted(path.stem for path in HOME.glob("*.py") if "\ndef run(" in path.read_text())
 
-    found = []
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name in _HELPERS or module.name.startswith("_") or module.ispkg:
-            continue
-        spec = module.module_finder.find_spec(module.name, None)  # type: ignore[call-arg]
-        source = spec.loader.get_source(spec.name) if spec and spec.loader else None  # type: ignore[union-attr]
-        if source and "\ndef run(" in source:
-            found.append(module.name)
-    return sorted(found)
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Which one; without a name, they are listed.")] = "",
+) -> None:
+    """Measure something; a table, or JSON with --json."""
+    if name not in names():
+        _list_them(unknown=name)
+        raise typer.Exit(2 if name not in ("", "--help") else 0)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    single.command()(command(name, import_module(f"blink_numba.bench.{name}").run))
+    single(context.args, prog_name=f"blink-numba bench {name}")
+
+
+# What follows the name, --help included, is the bench's own.
+bench_settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _list_them(unknown: str) -> None:
+    console = Console(stderr=bool(unknown))
+    if unknown and unknown != "--help":
+        console.print(f"[red]error:[/] there is no bench {unknown!r}")
+    table = Table("bench", "what it measures", box=None)
+    for name in names():
+        table.add_row(name, _first_line((HOME / f"{name}.py").read_text()))
+    console.print(table)
+
+
+def _first_line(source: str) -> str:
+    """Of a module's docstring, without importing the module."""
+    return source.removeprefix('"""').partition("\n")[0].rstrip('"')
 
 
 def command(name: str, run: Callable[..., list[Row]]) -> Callable[..., None]:
@@ -60,13 +81,3 @@ def command(name: str, run: Callable[..., list[Row]]) -> Callable[..., None]:
     measure.__annotations__ = {p.name: p.annotation for p in (json, *options)}
     measure.__doc__ = inspect.getdoc(run)
     return measure
-
-
-def _lazily(name: str) -> None:
-    """Add a bench; it is imported when the command line is built for it."""
-    run = import_module(f"blink_numba.bench.{name}").run
-    bench.command(name, help=(inspect.getdoc(run) or "").partition("\n\n")[0])(command(name, run))
-
-
-for _name in names():
-    _lazily(_name)

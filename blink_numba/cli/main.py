@@ -1,8 +1,9 @@
 """The program and its commands.
 
 A command is a module of this package: a function (its parameters are its options, as Typer
-takes them) or a `typer.Typer` with several. Its name goes into `COMMANDS`; its module imports
-nothing heavy at the top, since all of them are imported to show the help.
+takes them, and ``<name>_settings`` its context settings) or a `typer.Typer` with several. Its
+name goes into `COMMANDS`; its module imports nothing heavy at the top, since all of them are
+imported to show the help.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def _register(name: str, target: str, text: str) -> None:
     module, _, attribute = target.partition(":")
     if find_spec(module) is None:
         return
-    command = getattr(import_module(module), attribute)
+    found = import_module(module)
+    command = getattr(found, attribute)
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name, help=text)
     else:
-        app.command(name, help=text)(command)
+        settings = getattr(found, f"{attribute}_settings", None)
+        app.command(name, help=text, context_settings=settings)(command)
 
 
 for _name, (_target, _text) in COMMANDS.items():
