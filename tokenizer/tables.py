@@ -4,6 +4,7 @@ All tables lie in one 64-byte-aligned buffer, so that they are one file on disk 
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -169,6 +170,15 @@ def _put_parameters(b: _Builder, vocabulary: Vocabulary) -> None:
 
 
 def _put_classes(b: _Builder, splitter: Splitter) -> None:
+    index, blocks, bulk_letters = _class_tables(splitter)
+    b.put(layout.CLASS_BLOCKS, index)
+    b.put(layout.CLASSES, blocks)
+    b.words[layout.FLAGS] |= layout.BULK_LETTERS * bulk_letters
+
+
+@lru_cache(maxsize=8)
+def _class_tables(splitter: Splitter) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Block of each 256 code points, the classes of each block, and whether bulk letters are letters."""
     category = categories()
     classes = category.copy()
     if splitter.family in (Family.GPT2, Family.CL100K):
@@ -177,13 +187,11 @@ def _put_classes(b: _Builder, splitter: Splitter) -> None:
         classes[0x4E00 : 0x9FA5 + 1] |= HAN_KANA
         classes[0x3040 : 0x30FF + 1] |= HAN_KANA
     classes = classes.astype(np.uint8)
-    if _bulk_letters_hold(classes):
-        b.words[layout.FLAGS] |= layout.BULK_LETTERS
+    bulk_letters = _bulk_letters_hold(classes)
     classes[category == CATEGORIES["SPACE"]] |= layout.WHITE_BIT
     classes[word_characters()] |= layout.WORD_BIT
     blocks, index = np.unique(classes.reshape(-1, 256), axis=0, return_inverse=True)
-    b.put(layout.CLASS_BLOCKS, index.reshape(-1).astype(np.uint16))
-    b.put(layout.CLASSES, blocks)
+    return index.reshape(-1).astype(np.uint16), blocks, bulk_letters
 
 
 def _block_classes(category: np.ndarray, splitter: Splitter) -> np.ndarray:
