@@ -54,24 +54,18 @@ DEVICE_STRATEGIES = {"faf": FireAndForget, "tail": TailPair, "while": WhileSwitc
 
 @cuda_overload(launch, target="cuda")
 def _launch_on_device(launcher, table, executable):
-    kind = getattr(launcher, "instance_class", None)
-    if kind is FireAndForget:
+    bodies = {FireAndForget: _launch_beside, TailPair: _launch_after, WhileSwitch: _choose_branch}
+    return bodies.get(getattr(launcher, "instance_class", None))
 
-        def body(launcher, table, executable):
-            return launch_fire_and_forget(table.handle[executable])
 
-        return body
-    if kind is TailPair:
+def _launch_beside(launcher, table, executable):
+    return launch_fire_and_forget(table.handle[executable])
 
-        def body(launcher, table, executable):
-            return tail_launch(table.handle[executable])
 
-        return body
-    if kind is WhileSwitch:
+def _launch_after(launcher, table, executable):
+    return tail_launch(table.handle[executable])
 
-        def body(launcher, table, executable):
-            set_conditional(launcher.core[L_SWITCH], executable // EXECS)
-            return 0
 
-        return body
-    return None
+def _choose_branch(launcher, table, executable):
+    set_conditional(launcher.core[L_SWITCH], executable // EXECS)
+    return 0

@@ -19,7 +19,7 @@ from ring.atomics import load_acquire
 from ring.jit import njit
 from ring.views import RingView
 from scheduler.build import CpuLoop, cpu_loop, set_up
-from scheduler.policy import Policy
+from scheduler.policy import Policy, install
 from scheduler.recovery import abandon
 from scheduler.state import make_state, state_view
 
@@ -103,12 +103,20 @@ class CpuBackend:
         self._thread.start()
 
     def _run(self) -> None:
-        assert self._words is not None and self._state is not None
+        assert self._words is not None
+        assert self._state is not None
         self._verdict = self._loop(self._words, self._state, self._io, self._table, self._launcher)
 
     def verdict(self) -> int | None:
         """The scheduler's last verdict once it has returned, None while it runs."""
         return self._verdict
+
+    def resume(self, policy: Policy) -> None:
+        """Run the scheduler again after it parked, with this policy's functions."""
+        assert self._state is not None
+        install(state_view(self._state), policy)
+        self._loop = cpu_loop(policy)
+        self._start_scheduler()
 
     def restart(self, deadline_s: float) -> bool:
         """Go on after a fault, in place. False if the engine still works on the step that was given up."""

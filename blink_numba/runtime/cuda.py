@@ -50,7 +50,9 @@ class Registered:
         self._address = words.ctypes.data
         self._owner = words  # keeps the mapping
         flags = driver.CU_MEMHOSTREGISTER_DEVICEMAP
-        check(driver.cuMemHostRegister(self._address, words.nbytes, flags), "registering the ring with the GPU")
+        check(
+            driver.cuMemHostRegister(self._address, words.nbytes, flags), "registering the ring with the GPU"
+        )
         self._pointer = int(check(driver.cuMemHostGetDevicePointer(self._address, 0), "mapping the ring"))
         self.words = _device_array(self._pointer, words.shape[0], "<i8")
         self.narrow = _device_array(self._pointer, 2 * words.shape[0], "<i4")
@@ -147,7 +149,9 @@ class CudaBackend:
         if self._config.launch == "while":
             return  # its conditional handles exist only in the loop's own graph, which loads it
         graph = capture(
-            lambda: self._launch_kernel(ring, ring.view(np.int32), device_state, io), self._stream, "scheduler"
+            lambda: self._launch_kernel(ring, ring.view(np.int32), device_state, io),
+            self._stream,
+            "scheduler",
         )
         executable = instantiate(graph, self._stream, "scheduler", device_launch=True)
         check(driver.cuGraphLaunch(executable, int(self._stream)), "trying the scheduler")

@@ -22,6 +22,7 @@ from ring.recorder import entries
 from ring.views import RingView
 from scheduler import state as sc
 from scheduler.policy import named_policy
+from scheduler.policy_desk import PolicyDesk
 from scheduler.recovery import adopt
 
 logger = logging.getLogger("blink_numba.engine")
@@ -127,6 +128,7 @@ class LocalEngine:
         except (RingError, ValueError) as error:
             self._backend.close()
             raise EngineStartError(str(error)) from error
+        self._desk = PolicyDesk(self.ring.view, self._backend, named_policy(config.policy))
         self._backend.start(self.ring.words, self.ring.view)
         self._watchdog = threading.Thread(target=self._watch, name="blink-numba-watchdog", daemon=True)
         self._watchdog.start()
@@ -147,7 +149,10 @@ class LocalEngine:
         if ring.owner_alive():
             raise RingError(f"ring {ring.path} still has a living engine")
         info = ring.view.info
-        if (info[at.I_MAX_MODEL_LEN], info[at.I_VOCAB_SIZE]) != (self.spec.max_model_len, self.spec.vocab_size):
+        if (info[at.I_MAX_MODEL_LEN], info[at.I_VOCAB_SIZE]) != (
+            self.spec.max_model_len,
+            self.spec.vocab_size,
+        ):
             raise RingError(f"ring {ring.path} was made for another model or context length")
         ring.adopt()
         words = self._backend.new_state(ring.geometry, at.HOST_PLACEMENT)
@@ -161,6 +166,7 @@ class LocalEngine:
     def _watch(self) -> None:
         while not self._closing.wait(LOOK_S):
             self._bury_dead_front_ends()
+            self._desk.look()
             verdict = self._backend.verdict()
             silent = self._silent()
             if verdict is None and not silent:
@@ -193,7 +199,9 @@ class LocalEngine:
     def _report_fault(self, silent: bool) -> None:
         status = self.ring.view.status
         error, argument = int(status[at.S_ERROR]), int(status[at.S_ERROR_ARG])
-        reason = _ERRORS.get(error, "the scheduler stopped: error {error}").format(argument=argument, error=error)
+        reason = _ERRORS.get(error, "the scheduler stopped: error {error}").format(
+            argument=argument, error=error
+        )
         if silent and error == sc.NO_ERROR:
             reason = f"the scheduler's heartbeat stood still for {self.config.step_deadline_s:g} s"
         logger.error("scheduler fault: %s", reason)
@@ -213,7 +221,9 @@ class LocalEngine:
             self._failure = f"{self._failure}; the engine does not come back: a new process must take over"
             logger.error("%s", self._failure)
             return False
-        logger.warning("scheduler restarted in place; queued requests kept, those in service ended with an error")
+        logger.warning(
+            "scheduler restarted in place; queued requests kept, those in service ended with an error"
+        )
         return True
 
     # --- for its owner ---

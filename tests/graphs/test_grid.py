@@ -53,10 +53,11 @@ def test_handles_are_those_given() -> None:
     ],
 )
 def test_specs_that_cannot_work_are_refused(change: dict, message: str) -> None:
-    good = dict(
-        seats=4, decode_batches=(1, 2, 4), prefill_tokens=(16, 64), prefill_sequences=2, block_size=16,
-        blocks=8, blocks_per_seat=8, max_model_len=128, vocab_size=100, eos_ids=(1,),
-    )  # fmt: skip
+    good: dict = {
+        "seats": 4, "decode_batches": (1, 2, 4), "prefill_tokens": (16, 64), "prefill_sequences": 2,
+        "block_size": 16, "blocks": 8, "blocks_per_seat": 8, "max_model_len": 128, "vocab_size": 100,
+        "eos_ids": (1,),
+    }  # fmt: skip
     EngineSpec(**good)
     with pytest.raises(ValueError, match=message):
         EngineSpec(**{**good, **change})

@@ -78,8 +78,8 @@ def test_a_dead_owners_ring_is_replaced(name: str) -> None:
         import os, sys
         from ring.layout import RingGeometry
         from ring.memory import RingMemory
-        RingMemory.create(sys.argv[1], RingGeometry(slots=32, arena_tokens=256, log_entries=16, flight_entries=16),
-                          max_model_len=1, vocab_size=1)
+        geometry = RingGeometry(slots=32, arena_tokens=256, log_entries=16, flight_entries=16)
+        RingMemory.create(sys.argv[1], geometry, max_model_len=1, vocab_size=1)
         os._exit(0)
         """,
         name,

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ring.states import EDGES, FRONT_END, LIVE, SCHEDULER, Reason, State, diagram, is_legal, is_live, slot_state
+from ring.states import (
+    EDGES,
+    FRONT_END,
+    LIVE,
+    SCHEDULER,
+    Reason,
+    State,
+    diagram,
+    is_legal,
+    is_live,
+    slot_state,
+)
 from ring.words import CANCEL, RELEASE, SUBMIT, pack_ctl, pack_req
 
 

@@ -183,7 +183,8 @@ class Bench:
         if position == 0:
             self.cache[seat] = []
         assert position == len(self.cache[seat]), "a token fed twice, or one left out"
-        blocks = self.io.block_table[seat * self.spec.blocks_per_seat :][: position // self.spec.block_size + 1]
+        row = self.io.block_table[seat * self.spec.blocks_per_seat :]
+        blocks = row[: position // self.spec.block_size + 1]
         assert len(set(blocks.tolist())) == len(blocks), "one block twice in a table"
         self.cache[seat].append(token)
 

@@ -20,7 +20,7 @@ SIGNATURE = (WORDS, t.int32[::1], WORDS, WORDS, WORDS, WORDS)
 def test_kernel_compiles_without_spills(strategy: str) -> None:
     ptx = compile_kernel(make_kernel(find("fcfs"), strategy), SIGNATURE)
     used = resources(ptx)
-    assert used["spills"] <= 64, "a handful at most: every spilled word is a trip to memory in the serial part"
+    assert used["spills"] <= 64, "a handful at most: each is a trip to memory in the serial part"
     assert used["registers"] * 256 <= 65_536, "one block of 256 lanes must fit an SM"
 
 

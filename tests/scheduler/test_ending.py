@@ -158,11 +158,12 @@ def test_after_a_fault_in_place_the_queued_are_served_and_those_in_service_end(b
 
 
 def test_a_new_engine_takes_over_the_ring_in_arrival_order(bench: Bench) -> None:
-    for slot in (30, 4, 100, 9, 60, 2, 77):
+    arrivals = (30, 4, 100, 9, 60, 2, 77)
+    for slot in arrivals:
         bench.submit(slot, [5], 20)
         bench.turn()
         bench.engine()
-    waiting = [slot for slot in (30, 4, 100, 9, 60, 2, 77) if bench.answer(slot).state == State.PREFILL_PENDING]
+    waiting = [slot for slot in arrivals if bench.answer(slot).state == State.PREFILL_PENDING]
     assert waiting == [60, 2, 77]
     successor = Bench(slots=128, front_ends=2)
     successor.ring, successor.words = bench.ring, bench.words

@@ -48,7 +48,7 @@ def test_many_requests_of_all_lengths_are_answered_as_if_alone(bench: Bench) -> 
     bench.run_until_quiet()
     for slot, (prompt, count) in asked.items():
         assert bench.answer(slot).tokens == expected(prompt, count), slot
-    assert bench.state.core[sc.K_PREEMPTIONS] > 0, "40 blocks are too few for this load: some must be preempted"
+    assert bench.state.core[sc.K_PREEMPTIONS] > 0, "40 blocks are too few for this load"
     bench.check_nothing_held()
 
 
