@@ -31,7 +31,7 @@ _SPINS = 64
 def cuda_driver() -> Any:
     """The CUDA driver's bindings; `TransportError` where they are not installed."""
     try:
-        from cuda.bindings import driver
+        from cuda.bindings import driver  # type: ignore[attr-defined]
     except ImportError:
         raise TransportError("the dma transport needs cuda-bindings: install blink-numba[cuda]") from None
     return driver
@@ -68,8 +68,7 @@ class DmaTransport(Transport):
         self._room = max(Staging(Share(ring, front_end)).words, ring.geometry.slots)
         self._host = int(self._call(self._driver.cuMemHostAlloc(8 * self._room, 0)))
         self._stream = self._call(self._driver.cuStreamCreate(_NON_BLOCKING))
-        words = (ctypes.c_int64 * self._room).from_address(self._host)
-        self._staging = np.frombuffer(words, np.int64)
+        self._staging = np.ctypeslib.as_array((ctypes.c_int64 * self._room).from_address(self._host))
         self._staging[:] = 0
 
     def allocate(self, words: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from rdma.arena import Arena
 from rdma.attach import take_place
 from rdma.errors import SubmitError
 from rdma.operations import PUBLISH, READ, Operations
-from rdma.reader import E_END, E_REASON, E_SLOT, E_START, E_USAGE, TokenReader
+from rdma.reader import TokenReader
 from rdma.slots import SlotTracker
 from rdma.staging import Share, Staging
 from rdma.status import SchedulerStatus
@@ -205,19 +205,16 @@ class FrontEndPort:
             self._empty_polls += 1
             return []
         self._empty_polls = 0
-        news = self._reader.events[:count].tolist()
-        tokens = self._reader.tokens[: news[-1][E_END]].copy()
+        slots, starts, ends, reasons, usages = self._reader.events[:count].T.tolist()
+        tokens = self._reader.tokens[: ends[-1]].copy()
         handles = self._handles
-        found, ended = [], False
-        for row in news:
-            slot = row[E_SLOT]
-            reason = row[E_REASON]
-            found.append(
-                Event(handles[slot], tokens[row[E_START] : row[E_END]], _REASONS[reason], row[E_USAGE])
-            )
-            if reason:
-                self._release(slot)
-                ended = True
+        found = [
+            Event(handles[slot], tokens[start:end], _REASONS[reason], usage)
+            for slot, start, end, reason, usage in zip(slots, starts, ends, reasons, usages, strict=True)
+        ]
+        ended = [slot for slot, reason in zip(slots, reasons, strict=True) if reason]
+        for slot in ended:
+            self._release(slot)
         if ended and self.transport.eager:
             self._flush()
         return found

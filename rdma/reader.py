@@ -55,7 +55,7 @@ MARKS = 16
 
 # an outcome of a poll: a slot that got tokens or ended
 (E_SLOT, E_START, E_END, E_REASON, E_USAGE) = range(5)
-EVENT_FIELDS = 8
+EVENT_FIELDS = 5
 
 
 @njit
@@ -250,7 +250,7 @@ def deliver(places, staging, narrow, slots, active, marks, events, tokens):
 
     Parameters
     ----------
-    events : int64[slots, 8]
+    events : int64[slots, 5]
         Slot, range in `tokens`, reason (0 unless final), tokens so far.
     tokens : int32[n]
     """

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from rdma.fencing import declare_dead, front_end_is_dead
 from rdma.staging import Share
-from rdma.transport import RingMap, TransportError
+from rdma.transport import TransportError
 from rdma.verbs.grants import Grant, writable_ranges
 from rdma.verbs.provider import Device, QueueAddress, QueuePair, Region, open_device
+from rdma.verbs.rings import HostedRing, MappedRing
 from rdma.verbs.wire import Refused, Wire, check_key
 from ring import layout as at
 from ring.layout import RING_VERSION
@@ -40,19 +40,17 @@ class _Session:
     """Everything one connected front end holds on this host."""
 
     def __init__(
-        self, wire: Wire, device: Device, memory: RingMemory, front_end: int, number: int, depth: int
+        self, wire: Wire, device: Device, ring: HostedRing, front_end: int, number: int, depth: int
     ) -> None:
         self.wire, self.front_end, self.number = wire, front_end, number
         self._device, self._closed = device, False
         self.queue: QueuePair = device.queue_pair(depth)
-        base = memory.words.ctypes.data
-        share = Share(RingMap.of(memory.geometry, memory.view.info), front_end)
-        ranges = [(0, share.ring.words, False), *((*piece, True) for piece in writable_ranges(share))]
+        ranges = [(0, ring.map.words, False)]
+        ranges += [(*piece, True) for piece in writable_ranges(Share(ring.map, front_end))]
         self._regions: list[Region] = []
         self.grants: list[Grant] = []
         for start, words, write in ranges:
-            address = base + 8 * start
-            region = device.register(address, 8 * words, remote_read=not write, remote_write=write)
+            region, address = ring.register(device, start, words, write)
             self._regions.append(region)
             self.grants.append(Grant(start, words, address, region.rkey, write))
 
@@ -80,7 +78,7 @@ class RingHost:
 
     Parameters
     ----------
-    memory : RingMemory
+    ring : RingMemory or HostedRing
         Must stay mapped until `close`.
     key : str or bytes
         Shared with the front ends; at least 16 bytes.
@@ -95,16 +93,17 @@ class RingHost:
     """
 
     def __init__(
-        self, memory: RingMemory, key: str | bytes | None, *, host: str = "0.0.0.0", port: int = 0,
+        self, ring: RingMemory | HostedRing, key: str | bytes | None, *, host: str = "0.0.0.0", port: int = 0,
         about: dict | None = None, device: str | None = None, gid_index: int | None = None,
         provider: str | None = None, grace_s: float = GRACE_S, depth: int = 64,
     ) -> None:  # fmt: skip
         self._key = check_key(key)
-        self._memory, self._about, self._grace_s, self._depth = memory, about or {}, grace_s, depth
+        self._ring: HostedRing = MappedRing(ring) if isinstance(ring, RingMemory) else ring
+        self._about, self._grace_s, self._depth = about or {}, grace_s, depth
         self._open: Callable[[], Device] = lambda: open_device(device, gid_index=gid_index, provider=provider)
         self._open().close()  # no device is an error now, not at the first front end
         self._lock = threading.Lock()
-        self._places = [_Place(left_at=time.monotonic()) for _ in range(memory.geometry.front_ends)]
+        self._places = [_Place(left_at=time.monotonic()) for _ in range(self._ring.map.geometry.front_ends)]
         self._connections: set[socket.socket] = set()
         self._closing = threading.Event()
         try:
@@ -179,7 +178,7 @@ class RingHost:
         with self._lock:
             self._check_place(front_end, resume, int(hello.get("epoch", 0)), bool(hello.get("takeover")))
             number = resume or secrets.randbits(61) + 1
-            session = _Session(wire, self._open(), self._memory, front_end, number, self._depth)
+            session = _Session(wire, self._open(), self._ring, front_end, number, self._depth)
             self._places[front_end].session = session
         try:
             session.queue.connect(QueueAddress.from_json(hello.get("queue") or {}))
@@ -190,10 +189,10 @@ class RingHost:
         return session
 
     def _check_place(self, front_end: int, resume: int, epoch: int, takeover: bool) -> None:
-        place, line = self._places[front_end], self._line(front_end)
+        place, line = self._places[front_end], self._ring.line(front_end)
         signed = int(line[at.P_STARTED]) if int(line[at.P_PID]) == 0 else 0
         if resume:
-            if epoch != int(self._memory.view.info[at.I_EPOCH]):
+            if epoch != self._ring.map.epoch:
                 raise Refused("fenced", "the ring was made anew: attach anew")
             if signed not in (0, resume) or (signed and self._fenced(front_end)):
                 raise Refused("fenced", f"front end {front_end} was declared dead or replaced: attach anew")
@@ -215,15 +214,15 @@ class RingHost:
             )
 
     def _describe(self, session: _Session) -> dict:
-        info = self._memory.view.info
+        ring = self._ring.map
         return {
             "session": session.number,
             "queue": session.queue.address.to_json(),
             "grants": [grant.to_json() for grant in session.grants],
-            "geometry": asdict(self._memory.geometry),
-            "epoch": int(info[at.I_EPOCH]),
-            "max_model_len": int(info[at.I_MAX_MODEL_LEN]),
-            "vocab_size": int(info[at.I_VOCAB_SIZE]),
+            "geometry": asdict(ring.geometry),
+            "epoch": ring.epoch,
+            "max_model_len": ring.max_model_len,
+            "vocab_size": ring.vocab_size,
             "about": self._about,
         }
 
@@ -233,16 +232,16 @@ class RingHost:
             gone = self._holder_gone(front_end, int(request["pid"]), int(request["started"]))
             wire.send({"gone": gone})
         elif operation == "declare_dead":
-            line = self._line(front_end)
+            line = self._ring.line(front_end)
             if not self._holder_gone(front_end, int(line[at.P_PID]), int(line[at.P_STARTED])):
                 raise Refused("held", f"the holder of front end {front_end} is not known to have ended")
-            wire.send({"generation": declare_dead(self._memory.view, front_end)})
+            wire.send({"generation": self._ring.declare_dead(front_end)})
         else:
             raise Refused("request", f"the bootstrap has no operation {operation!r}")
 
     def _holder_gone(self, front_end: int, pid: int, started: int) -> bool:
         if pid:  # a front end of this host
-            return front_end_is_dead(self._memory.view, front_end)
+            return self._ring.local_holder_gone(front_end)
         session = self._places[front_end].session
         return session is None or session.number != started
 
@@ -261,19 +260,15 @@ class RingHost:
         while not self._closing.wait(_LOOK_S):
             with self._lock:
                 for front_end, place in enumerate(self._places):
-                    line = self._line(front_end)
+                    line = self._ring.line(front_end)
                     if place.session is not None or int(line[at.P_PID]) or not int(line[at.P_STARTED]):
                         continue
                     if time.monotonic() >= place.left_at + self._grace_s and not self._fenced(front_end):
                         logger.warning("front end %d did not come back: its requests are ended", front_end)
-                        declare_dead(self._memory.view, front_end)
-
-    def _line(self, front_end: int):
-        return self._memory.view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
+                        self._ring.declare_dead(front_end)
 
     def _fenced(self, front_end: int) -> bool:
-        fence = int(self._memory.view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
-        return fence != int(self._line(front_end)[at.P_GENERATION])
+        return self._ring.fence(front_end) != int(self._ring.line(front_end)[at.P_GENERATION])
 
     def sessions(self) -> list[int]:
         """Front ends that are connected."""

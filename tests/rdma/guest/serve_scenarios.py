@@ -76,8 +76,8 @@ def start_engine(ring: str, number: int = 0, *, attach: bool = False) -> tuple[R
 
 
 def front_end_process(pipe: Connection, number: int) -> None:
-    transport = VerbsTransport("127.0.0.1", number, key=KEY, takeover=True, deadline_s=30.0)
-    port = FrontEndPort(transport, takeover=True, deadline_s=30.0)
+    transport = VerbsTransport("127.0.0.1", number, key=KEY, takeover=True, deadline_s=DEADLINE_S)
+    port = FrontEndPort(transport, takeover=True, deadline_s=DEADLINE_S)
     pipe.send("attached")
     events: dict[Handle, list[Event]] = {}
     while True:
@@ -150,8 +150,11 @@ def requests_are_served_and_streamed() -> None:
         events = wait_until(World.front_end, all_ended([handle]), "one request")[handle]
         World.alone[first] = answer(events)
         assert len(World.alone[first]) == 12
-        assert len(events) > 2, "the answer came in one piece"
         assert events[-1].reason == Reason.LENGTH
+    (handle,) = World.front_end.ask("submit", [request(30, 110)])
+    events = wait_until(World.front_end, all_ended([handle]), "a long request")[handle]
+    assert len(answer(events)) == 110
+    assert len(events) > 2, "the answer came in one piece"
 
 
 def answers_together_are_those_alone() -> None:

@@ -1,0 +1,67 @@
+"""Real verbs, in a guest with soft-RoCE: the wire's scenarios and serving end to end.
+
+Skipped where the guest is not built; with ``BLINK_REQUIRE_RDMA=1`` it is built, and whatever
+is missing is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ring.jit import cache_home
+from tests.rdma.guest import machine, serve_scenarios, wire_scenarios
+from tests.rdma.guest.compile_ahead import PROCESSOR
+
+DEADLINE_S = 600.0  # idle, it takes a sixth of that
+SCENARIOS = [
+    scenario.__name__ for module in (wire_scenarios, serve_scenarios) for scenario in module.SCENARIOS
+]
+
+# Both at once: this machine compiles what serving needs while the guest is at the wire's scenarios.
+_SCRIPT = """
+NUMBA_DISABLE_JIT=1 $PYTHON -m tests.rdma.guest.run tests.rdma.guest.wire_scenarios /run/work/wire
+failed=$?
+while [ ! -e /run/work/compiled ]; do sleep 0.2; done
+$PYTHON -m tests.rdma.guest.run tests.rdma.guest.serve_scenarios /run/work/serve || failed=1
+exit $failed
+"""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict]:
+    """What the guest reports of each scenario."""
+    try:
+        machine.ensure_built()
+    except machine.GuestMissing as missing:
+        if machine.REQUIRED:
+            raise
+        pytest.skip(str(missing))
+    cache = cache_home() / "rdma-guest-jit"
+    cache.mkdir(parents=True, exist_ok=True)
+    environment = PROCESSOR | {"BLINK_NUMBA_CACHE": str(cache)}
+    guest = machine.Guest(_SCRIPT, environment, [cache])
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "tests.rdma.guest.compile_ahead"],
+            cwd=machine.PROJECT, env=os.environ | environment, check=True, timeout=DEADLINE_S,
+        )  # fmt: skip
+        (guest.work / "compiled").touch()
+        guest.wait(DEADLINE_S)
+        print(guest.console())
+        reports = "".join((guest.work / name).read_text() for name in ("wire", "serve"))
+        return {found["scenario"]: found for found in map(json.loads, reports.splitlines())}
+    finally:
+        guest.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * DEADLINE_S)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_over_verbs(results, scenario):
+    assert scenario in results, f"the guest ended before {scenario}"
+    assert not results[scenario]["error"], results[scenario]["error"]
