@@ -5,8 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/blink-numba
 MODEL ?= smollm2
+# The GPU targets take an interpreter that is given as it is, without network or environment of
+# its own; likewise a folder with a GGUF file: make gpu-test PYTHON=python3 MODEL_DIR=models
+GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
+GPU_READY := $(if $(filter file,$(origin PYTHON)),$(VENV)/.cuda)
 
-.PHONY: help demo demo-gpu serve test lint verify fuzz-tokenizer gpu-test notebooks clean
+.PHONY: help demo demo-gpu serve test lint verify fuzz-tokenizer gpu-test gpu-bench notebooks clean
 
 help:
 	@echo "make demo            fetch a model, serve it, stream one answer, stop"
@@ -16,6 +20,7 @@ help:
 	@echo "make fuzz-tokenizer  long differential fuzzing of the tokenizer"
 	@echo "make notebooks       execute the notebooks"
 	@echo "make gpu-test        tests that need a GPU;  make demo-gpu: the demo on it"
+	@echo "make gpu-bench       all measurements on a GPU, into OUT=gpu-out"
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=/path/to/python"; exit 1; }
@@ -37,8 +42,8 @@ $(VENV)/.cuda: $(VENV)/.dev
 demo: $(VENV)/.run
 	$(BIN)/python -m blink_numba.demo --model $(MODEL)
 
-demo-gpu: $(VENV)/.cuda
-	$(BIN)/python -m blink_numba.demo --model $(MODEL) --backend cuda
+demo-gpu: $(GPU_READY)
+	$(GPU_PYTHON) -m blink_numba.demo_gpu $(if $(MODEL_DIR),--model-dir $(MODEL_DIR),--model $(MODEL))
 
 serve: $(VENV)/.run
 	$(RUN) serve $(MODEL)
@@ -60,8 +65,11 @@ fuzz-tokenizer: $(VENV)/.dev
 notebooks: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/notebooks
 
-gpu-test: $(VENV)/.cuda
-	$(BIN)/python -m pytest -m gpu tests
+gpu-test: $(GPU_READY)
+	$(if $(MODEL_DIR),MODEL_DIR=$(MODEL_DIR)) $(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/engines
+
+gpu-bench: $(GPU_READY)
+	PYTHON=$(GPU_PYTHON) scripts/gpu_bench.sh
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache
