@@ -5,7 +5,8 @@ and completed. `FrontEndPort` is what a server uses: it keeps the book of its ow
 (`slots`) and of its share of the token arena (`arena`), writes bursts of requests in the
 protocol's order (`submit`), and reads answers with one control read and one log read a poll
 (`reader`). `attach` and `fencing` are the handshake after a front end's death.
-Transports: `shm` for a front end on the engine's host.
+Transports: `shm` for a front end on the engine's host, `dma` for one in the process that owns
+the GPU, `verbs` for one on another host. The last two are imported only when asked for.
 
 Imports only `ring`.
 """
