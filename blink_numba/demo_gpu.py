@@ -151,8 +151,8 @@ def demo_gpu(
         config = load_config(
             {
                 "model": _model_in(model_dir, model), "served_model_name": ["demo"], "backend": "cuda",
-                "port": 0, "max_num_seqs": 16, "max_model_len": 2048, "kv_tokens": 16 * 2048, "log_level": "warning",
-                "access_log": False, "ring": f"demo-{os.getpid()}",
+                "port": 0, "max_num_seqs": 16, "max_model_len": 2048, "kv_tokens": 16 * 2048,
+                "log_level": "warning", "access_log": False, "ring": f"demo-{os.getpid()}",
             }
         )  # fmt: skip
         with Serving(config, progress) as serving, RingMemory.attach(config.ring_name) as ring:

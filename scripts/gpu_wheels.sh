@@ -10,5 +10,8 @@ mkdir -p "$WHEELS"
     --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_24_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
     -d "$WHEELS" "$@" \
-    'numpy==2.4.*' 'nvmath-python==1.0.*' 'gguf==0.19.*' 'greenlet>=3.1'
+    'numpy==2.4.*' 'nvmath-python==1.0.*' 'gguf==0.19.*' 'greenlet>=3.1' \
+    'pydantic==2.14.4' 'pydantic-core==2.50.5' 'annotated-types>=0.7' 'typing-inspection>=0.4' \
+    'starlette>=0.41' 'uvicorn>=0.32' 'httptools>=0.6' \
+    'openai==3.57.*' 'httpx2==2.16.*' 'httpcore2==2.16.*' 'truststore>=0.10' 'jiter>=0.10' 'sniffio>=1.3'
 ls -l "$WHEELS"
