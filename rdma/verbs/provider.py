@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 from rdma.transport import TransportError
 
 PROVIDERS = ("pyverbs", "ibverbs")
+PORT = 1  # of a device
+READS_IN_FLIGHT = 16  # at most, of a queue pair; what every NIC offers
 INLINE_BYTES = 64  # writes up to here travel in the work request: no read of staging memory
 
 # completion statuses (ibv_wc_status) that a new connection may cure; the rest are refusals
@@ -150,7 +152,7 @@ def open_device(
             reasons.append(f"{candidate}: {error}")
     raise VerbsUnavailable(
         f"no verbs library ({'; '.join(reasons)}): install Debian's or Ubuntu's python3-pyverbs for the "
-        "system's Python version, or PyPI's ibverbs"
+        "system's Python version, or blink-numba[rdma] (PyPI's ibverbs)"
     )
 
 

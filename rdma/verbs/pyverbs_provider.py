@@ -15,11 +15,17 @@ import sys
 from pathlib import Path
 
 from rdma.transport import TransportError
-from rdma.verbs.provider import INLINE_BYTES, OneSided, QueueAddress, VerbsUnavailable, pick_gid
+from rdma.verbs.provider import (
+    INLINE_BYTES,
+    PORT,
+    READS_IN_FLIGHT,
+    OneSided,
+    QueueAddress,
+    VerbsUnavailable,
+    pick_gid,
+)
 
 _DISTRIBUTION = Path("/usr/lib/python3/dist-packages")  # where Debian puts python3-pyverbs
-_PORT = 1
-_READS_IN_FLIGHT = 16
 _TIMEOUT, _RETRIES, _RNR_TIMER = 14, 7, 12  # 4.096 µs · 2^14 = 67 ms a try
 _POLL_BATCH = 32
 
@@ -76,8 +82,8 @@ class PyverbsDevice:
             raise VerbsUnavailable(
                 f"{what} cannot be opened ({error}): load the driver, or `rdma link add` a soft-RoCE one"
             ) from None
-        port = self._context.query_port(_PORT)
-        gids = [str(self._context.query_gid(_PORT, k)) for k in range(port.gid_tbl_len)]
+        port = self._context.query_port(PORT)
+        gids = [str(self._context.query_gid(PORT, k)) for k in range(port.gid_tbl_len)]
         self._gid_index = pick_gid(gids, gid_index)
         self._gid, self._lid, self._mtu = gids[self._gid_index], port.lid, port.active_mtu
         self._pd = PD(self._context)
@@ -90,9 +96,11 @@ class PyverbsDevice:
         self, address: int, length: int, *, dmabuf_fd: int | None, offset: int, remote_write: bool
     ) -> MR:
         if dmabuf_fd is None:  # nvidia-peermem resolves the GPU's own addresses
-            return self.register(address, length, remote_read=True, remote_write=remote_write)
+            return self.register(address, length, remote_read=not remote_write, remote_write=remote_write)
         return self._registered(
-            lambda access: DmaBufMR(self._pd, length, access, dmabuf_fd, offset=offset), True, remote_write
+            lambda access: DmaBufMR(self._pd, length, access, dmabuf_fd, offset=offset),
+            not remote_write,
+            remote_write,
         )
 
     def _registered(self, make, remote_read: bool, remote_write: bool) -> MR:
@@ -142,16 +150,16 @@ class PyverbsQueuePair:
         self.address = QueueAddress(self._qp.qp_num, random.getrandbits(24), gid, lid, mtu)
 
     def connect(self, peer: QueueAddress) -> None:
-        attributes = QPAttr(port_num=_PORT)
+        attributes = QPAttr(port_num=PORT)
         attributes.qp_access_flags = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
         attributes.path_mtu = min(self.address.mtu, peer.mtu)
         attributes.dest_qp_num = peer.qpn
         attributes.rq_psn, attributes.sq_psn = peer.psn, self.address.psn
-        attributes.max_rd_atomic = attributes.max_dest_rd_atomic = _READS_IN_FLIGHT
+        attributes.max_rd_atomic = attributes.max_dest_rd_atomic = READS_IN_FLIGHT
         attributes.timeout, attributes.retry_cnt = _TIMEOUT, _RETRIES
         attributes.rnr_retry, attributes.min_rnr_timer = _RETRIES, _RNR_TIMER
         route = GlobalRoute(dgid=GID(peer.gid), sgid_index=self._gid_index, hop_limit=64)
-        attributes.ah_attr = AHAttr(port_num=_PORT, is_global=1, gr=route, dlid=peer.lid)
+        attributes.ah_attr = AHAttr(port_num=PORT, is_global=1, gr=route, dlid=peer.lid)
         try:
             self._qp.to_rts(attributes)
         except PyverbsError as error:

@@ -41,6 +41,7 @@ class Setup:
         self.book = AnswerBook(VOCAB)
 
     def transport(self, front_end: int = 0, **options) -> VerbsTransport:
+        options = {"provider": self.options.get("provider")} | options
         return VerbsTransport("127.0.0.1", self.host.port, front_end, key=KEY, **options)
 
     def port(self, front_end: int = 0, *, takeover: bool = False, **options) -> FrontEndPort:
@@ -118,6 +119,27 @@ def a_queue_shorter_than_a_burst() -> None:
         world.submit(port, 20)
         world.finish(port)
         assert port.close() == 0
+
+
+def the_other_library() -> None:
+    """PyPI's ibverbs on both sides, then on the front end's alone."""
+    for both in (True, False):
+        for check in CONTRACT[:7]:
+            with (
+                setup(provider="ibverbs" if both else None) as world,
+                world.transport(provider="ibverbs") as transport,
+            ):
+                check(Bench(world.memory, transport))
+        with setup(provider="ibverbs" if both else None) as world:
+            port = world.port(provider="ibverbs")
+            world.submit(port, 20, max_tokens=10)
+            for _ in range(4):
+                world.scheduler.turn()
+                port.transport.break_off()
+                world.book.take(port.poll())
+            world.finish(port)
+            assert port.transport.counters.reconnects == 4
+            assert port.close() == 0
 
 
 def cancel() -> None:
@@ -369,6 +391,7 @@ SCENARIOS = [
     contract,
     posts_of_a_burst_and_of_a_poll,
     a_queue_shorter_than_a_burst,
+    the_other_library,
     cancel,
     another_key_is_refused_by_both_sides,
     another_version_is_refused_by_either_side,
