@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import zlib
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 from tokenizer import formats
 from tokenizer.kernels.jit import cache_home
 from tokenizer.splitters import Family, Splitter
-from tokenizer.tables import Tables, aligned, build_tables
+from tokenizer.table_builder import build_tables
+from tokenizer.tables import Tables, aligned
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
 _MAGIC = b"BLNKTOK1"
@@ -34,10 +36,8 @@ def load(path: Path, preset: str | None) -> tuple[Vocabulary, Tables]:
         pass  # absent or damaged: build it
     vocabulary = formats.read(path, preset)
     tables = build_tables(vocabulary)
-    try:
+    with suppress(OSError):  # a cache that cannot be written only costs the next start time
         write(cached, vocabulary, tables)
-    except OSError:
-        pass  # a cache that cannot be written only costs the next start time
     return vocabulary, tables
 
 
@@ -122,9 +122,10 @@ def read(file: Path) -> tuple[Vocabulary, Tables]:
         crc = 0
         for name, (dtype, shape) in header["arrays"].items():
             array = aligned(int(np.prod(shape)), np.dtype(dtype))
-            if f.readinto(memoryview(array).cast("B")) != array.nbytes:
+            content = array.view(np.uint8).data
+            if f.readinto(content) != array.nbytes:
                 raise ValueError(f"{file} ends too early")
-            crc = zlib.crc32(memoryview(array).cast("B"), crc)
+            crc = zlib.crc32(content, crc)
             arrays[name] = array.reshape(shape)
     if crc != header["crc"]:
         raise ValueError(f"{file} is damaged")

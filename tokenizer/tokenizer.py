@@ -15,7 +15,8 @@ from tokenizer.normalize import nfc
 from tokenizer.reference import split_added
 from tokenizer.splitters import GPT2
 from tokenizer.stream import Pieces, StreamDecoder
-from tokenizer.tables import Tables, Workspace, build_tables
+from tokenizer.table_builder import build_tables
+from tokenizer.tables import Tables, Workspace
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
 #: Bytes of text that a workspace takes at first, and the largest one that is kept for the next text.

@@ -23,7 +23,6 @@ CATEGORIES = {
 }
 
 
-
 def _runs(name: str) -> np.ndarray:
     """Value of every code point, from the runs stored under `name`."""
     with files("tokenizer").joinpath("data/character_classes.npz").open("rb") as f:

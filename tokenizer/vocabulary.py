@@ -100,7 +100,5 @@ class Vocabulary:
         added = {a.id for a in self.added} | set(self.byte_tokens)
         mergeable = set(self.merges[:, 2].tolist())
         return {
-            token: i
-            for i, token in enumerate(self.tokens)
-            if token and (i not in added or i in mergeable)
+            token: i for i, token in enumerate(self.tokens) if token and (i not in added or i in mergeable)
         }

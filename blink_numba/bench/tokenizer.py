@@ -95,11 +95,18 @@ def _wrong_texts(subject: _Subject, peers: Sequence[Peer]) -> dict[str, int]:
     for kind in KINDS:
         for tokens in WARM_TOKENS:
             samples += texts(kind, tokens, 20, 1, _length_of(subject))
-    samples += [" " * 300, "a" * 5000, "\n \n\t x" * 50, "ab" * 4000, "I'M don't 'ſ 1234567", "\x00\x04 \u0378é"]
+    samples += [
+        " " * 300,
+        "a" * 5000,
+        "\n \n\t x" * 50,
+        "ab" * 4000,
+        "I'M don't 'ſ 1234567",
+        "\x00\x04 \u0378é",
+    ]
     reference = subject.make(HF)
     assert reference is not None
     expected = [list(reference(s)) for s in samples]
-    encoders = {"blink-numba": lambda s: subject.ours.encode(s).tolist()}
+    encoders: dict[str, Encode] = {"blink-numba": lambda s: subject.ours.encode(s).tolist()}
     for peer in peers:
         if peer is not HF and peer.installed and (encode := subject.make(peer)) is not None:
             encoders[peer.name] = encode

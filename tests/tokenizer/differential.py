@@ -22,7 +22,7 @@ def assert_same(name: str, ours: Tokenizer, text: str, parse_special: bool) -> N
     reference.encode_special_tokens = not parse_special
     expected = reference.encode(text, add_special_tokens=False).ids
     ids = ours.encode(text, parse_special=parse_special).tolist()
-    assert ids == expected, f"{name}, parse_special={parse_special}: {ascii(text)}"
+    assert ids == expected, f"{name}, parse_special={parse_special}: {text!a}"
 
 
 def _long_texts() -> st.SearchStrategy[str]:

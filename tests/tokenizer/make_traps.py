@@ -36,7 +36,11 @@ def main() -> None:
     data = json.loads(FILE.read_text())
     changed = 0
     for trap in data["traps"]:
-        ids = reference_with(trap["vocab"], trap.get("setup")).encode(trap["text"], add_special_tokens=False).ids
+        ids = (
+            reference_with(trap["vocab"], trap.get("setup"))
+            .encode(trap["text"], add_special_tokens=False)
+            .ids
+        )
         if ids != trap["ids"]:
             changed += 1
             print(f"{trap['cat']}: {trap['text'][:60]!r} was {trap['ids'][:12]}, is {ids[:12]}")

@@ -11,7 +11,11 @@ from tokenizers import decoders, models, normalizers, trainers
 from tests.tokenizer.texts import texts
 from tokenizer import Tokenizer, TokenizerError, UnknownPreTokenizer, VocabularyFormatError, load
 
-_CORPUS = ["the quick brown fox jumps over the lazy dog", "これはテストです。今天天气很好", "naïve café 12 345"] * 40
+_CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "これはテストです。今天天气很好",
+    "naïve café 12 345",
+] * 40
 
 
 def _trained(prepend: bool) -> hf.Tokenizer:
@@ -33,7 +37,9 @@ def _trained(prepend: bool) -> hf.Tokenizer:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["replace", "prepend"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[hf.Tokenizer, Tokenizer]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[hf.Tokenizer, Tokenizer]:
     reference = _trained(request.param)
     path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
     reference.save(str(path))
@@ -47,7 +53,9 @@ def test_same_ids(pair: tuple[hf.Tokenizer, Tokenizer], text: str) -> None:
     assert ours.encode(text, parse_special=True).tolist() == reference.encode(text).ids
 
 
-@pytest.mark.parametrize("text", ["", " ", "hello", " hello", "a<s>b </s> c", "▁x", "é 日本 \U0001f600", "<0x41>", "a\nb"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "hello", " hello", "a<s>b </s> c", "▁x", "é 日本 \U0001f600", "<0x41>", "a\nb"]
+)
 def test_edges(pair: tuple[hf.Tokenizer, Tokenizer], text: str) -> None:
     reference, ours = pair
     ids = ours.encode(text, parse_special=True)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.tokenizer.texts import random_text
 from tokenizer import Tokenizer, Vocabulary, formats
 from tokenizer.reference import ReferenceBPE
 from tokenizer.splitters import GPT2
-from tokenizer.tables import build_tables
+from tokenizer.table_builder import build_tables
 
 
 def _both_ways(vocabulary: Vocabulary) -> tuple[Tokenizer, Tokenizer]:
@@ -23,7 +23,7 @@ def _both_ways(vocabulary: Vocabulary) -> tuple[Tokenizer, Tokenizer]:
     return by_match, by_rank
 
 
-@lru_cache(maxsize=None)
+@cache
 def _published(name: str) -> tuple[Tokenizer, Tokenizer]:
     return _both_ways(formats.read(vocabularies.path(name)))
 
@@ -32,7 +32,11 @@ def _published(name: str) -> tuple[Tokenizer, Tokenizer]:
 def test_published_vocabularies(name: str) -> None:
     by_match, by_rank = _published(name)
     rng = random.Random(5)
-    words = ["".join(rng.choices(alphabet, k=n)) for alphabet in ("ab", "etaoinsr", "日本語今天") for n in (3, 40, 3000)]
+    words = [
+        "".join(rng.choices(alphabet, k=n))
+        for alphabet in ("ab", "etaoinsr", "日本語今天")
+        for n in (3, 40, 3000)
+    ]
     words += [random_text(seed, 400) for seed in range(40)]
     for word in words:
         assert by_match.encode(word).tolist() == by_rank.encode(word).tolist(), ascii(word[:200])
@@ -68,7 +72,9 @@ _MERGES = st.lists(st.tuples(_PARTS, _PARTS), max_size=14, unique_by=lambda m: m
 
 
 @settings(deadline=None, max_examples=60)
-@given(merges=_MERGES, words=st.lists(st.text(alphabet="abc", min_size=1, max_size=24), min_size=1, max_size=8))
+@given(
+    merges=_MERGES, words=st.lists(st.text(alphabet="abc", min_size=1, max_size=24), min_size=1, max_size=8)
+)
 def test_any_order_of_merges(merges: list[tuple[str, str]], words: list[str]) -> None:
     """Also where a merge's parts are formed by later merges, or by none, or a token in several ways."""
     vocabulary = _vocabulary(merges)

@@ -1,7 +1,7 @@
 """Inputs that break BPE tokenizers: every one gives the ids of the reference implementation."""
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tokenizer import AddedToken, Tokenizer, TokenizerError, formats
 _DATA = json.loads((Path(__file__).parent / "data" / "traps.json").read_text())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tokenizer(name: str, setup: str | None) -> Tokenizer:
     vocabulary = formats.read(vocabularies.path(name))
     if setup is None:
@@ -23,12 +23,14 @@ def _tokenizer(name: str, setup: str | None) -> Tokenizer:
     for options in SETUPS[setup]:
         content = options["content"].encode()
         known = vocabulary.tokens.index(content) if content in vocabulary.tokens else None
-        added.append(AddedToken(id=vocabulary.size + len(added) if known is None else known, special=False, **options))
+        added.append(
+            AddedToken(id=vocabulary.size + len(added) if known is None else known, special=False, **options)
+        )
     return Tokenizer(vocabulary.with_added(added))
 
 
 def _name(trap: dict[str, Any]) -> str:
-    return f"{trap['vocab']}-{trap['cat']}-{ascii(trap['text'][:20])}"
+    return f"{trap['vocab']}-{trap['cat']}-{trap['text'][:20]!a}"
 
 
 @pytest.mark.parametrize("trap", _DATA["traps"], ids=_name)

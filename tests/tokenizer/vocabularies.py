@@ -2,7 +2,7 @@
 
 import json
 import os
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def tokenizer_json(vocabulary: Vocabulary, pre_tokenizer: dict[str, Any]) -> dic
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def json_text(name: str) -> str:
     """tokenizer.json of the vocabulary `name`, built from its file's tokens and merges."""
     if name == "deepseek":
@@ -109,7 +109,7 @@ def json_text(name: str) -> str:
     return json.dumps(tokenizer_json(formats.read(path(name)), _PRE_TOKENIZERS[name]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def reference(name: str) -> hf.Tokenizer:
     """Hugging Face's tokenizer of the vocabulary `name`."""
     return hf.Tokenizer.from_str(json_text(name))

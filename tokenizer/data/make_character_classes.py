@@ -75,7 +75,7 @@ def word_characters() -> np.ndarray:
 
 
 def reordering_marks() -> np.ndarray:
-    """Code points that decompose, or that canonical ordering moves across some mark, in the normaliser's tables."""
+    """Code points that the normaliser decomposes, or moves across some mark in canonical ordering."""
     nfd = normalizers.NFD()
     anchors = [chr(c) for c in (0x0316, 0x0300, 0x0334, 0x0345)]  # classes 220, 230, 1 and 240
     found = np.zeros(CODE_POINTS, bool)
@@ -107,7 +107,7 @@ def main() -> None:
     runs = _as_runs("category", category)
     runs |= _as_runs("word", word_characters()) | _as_runs("reorders", reordering_marks())
     path = Path(__file__).with_name("character_classes.npz")
-    np.savez_compressed(path, **runs)
+    np.savez_compressed(path, allow_pickle=False, **runs)
     print(f"{path.name}: {len(runs['category'])} runs of categories")
 
 

@@ -24,7 +24,9 @@ def locate(path: Path) -> Path:
                 return path / name
         raise FileNotFoundError(f"{path} has none of {', '.join(FOLDER_FILES)}")
     if not path.is_file():
-        raise FileNotFoundError(f"no vocabulary at {path}: give a GGUF, tokenizer.json, tiktoken or tekken file")
+        raise FileNotFoundError(
+            f"no vocabulary at {path}: give a GGUF, tokenizer.json, tiktoken or tekken file"
+        )
     return path
 
 

@@ -95,7 +95,9 @@ def read(path: Path) -> Vocabulary:
     meta = metadata(path)
     model = meta.get("tokenizer.ggml.model")
     if model != "gpt2":
-        raise VocabularyFormatError(f"{path}: the GGUF tokenizer model {model!r} is not byte-level BPE ('gpt2')")
+        raise VocabularyFormatError(
+            f"{path}: the GGUF tokenizer model {model!r} is not byte-level BPE ('gpt2')"
+        )
     pre = meta.get("tokenizer.ggml.pre", "default")
     splitter = splitters.from_gguf_name(pre)
     spellings: list[str] = meta["tokenizer.ggml.tokens"]
@@ -120,11 +122,15 @@ def read(path: Path) -> Vocabulary:
         ignore_merges=pre in ("llama-bpe", "llama3", "llama-v3", "tekken"),
         bos_id=bos,
         eos_ids=end_of_generation([eos, meta.get("tokenizer.ggml.eot_token_id")], added),
-        prefix_ids=(bos,) if meta.get("tokenizer.ggml.add_bos_token", False) else (),
-        suffix_ids=(eos,) if meta.get("tokenizer.ggml.add_eos_token", False) else (),
+        prefix_ids=_affix(bos, meta.get("tokenizer.ggml.add_bos_token", False)),
+        suffix_ids=_affix(eos, meta.get("tokenizer.ggml.add_eos_token", False)),
         chat_template=meta.get("tokenizer.chat_template"),
         template_tokens={k: spellings[i] for k, i in named.items() if i is not None},
     )
+
+
+def _affix(token: int | None, wanted: bool) -> tuple[int, ...]:
+    return (token,) if wanted and token is not None else ()
 
 
 def _merges(spelled: list[str], spellings: list[str], path: Path) -> np.ndarray:

@@ -67,9 +67,7 @@ def read(path: Path) -> Vocabulary:
         if isinstance(error, splitters.UnknownPreTokenizer):
             raise
         raise VocabularyFormatError(f"{path} is not a valid tekken file: {error!r}") from error
-    added = tuple(
-        AddedToken(i, special.get(i, f"<SPECIAL_{i}>"), special=True) for i in range(n_special)
-    )
+    added = tuple(AddedToken(i, special.get(i, f"<SPECIAL_{i}>"), special=True) for i in range(n_special))
     merges, ranks = merges_from_ranks(ordinary, first_id=n_special)
     id_of = {a.content: a.id for a in added}
     bos, eos = id_of.get("<s>"), id_of.get("</s>")

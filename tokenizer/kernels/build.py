@@ -97,8 +97,8 @@ def insert_long_words(blob, offsets, lengths, ids, slots, shift):
 
 
 @entry(
-    "UniTuple(int64, 2)(uint8[:], int64[:], int32[:], int64, int32[:], int32[:], int64[:], int32[:], int64[:],"
-    "int32[:])"
+    "UniTuple(int64, 2)(uint8[:], int64[:], int32[:], int64, int32[:], int32[:], int64[:], "
+    "int32[:], int64[:], int32[:])"
 )
 def build_trie(blob, offsets, order, vocab, prefixes, root, edges, wide_root, wide_edges, flags):
     """Trie of the tokens in `order`, which is sorted by their bytes.

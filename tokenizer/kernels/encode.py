@@ -112,6 +112,7 @@ _encode_normalized = added_level(1, _encode_plain)
 _encode_raw = added_level(0, _encode_plain)
 _encode_both = added_level(0, _encode_normalized)
 
+
 @kernel
 def _may_miss_bytes(text, end, flags):
     """1 if a byte of the text may be one without an id."""

@@ -47,12 +47,13 @@ def _keyed_cache_folder() -> Iterator[bool]:
     except OSError:
         yield False
         return
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+    config: Any = numba.config  # its attributes are made at run time
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)
     try:
         yield os.access(folder, os.W_OK)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -4,8 +4,8 @@ A `state` is the address of ``WORDS`` int64 words. Those up to ``TABLE_WORDS`` d
 equal in all states of one tokenizer; the others belong to one workspace.
 """
 
-from tokenizer.kernels.memory import load_i64
 from tokenizer.kernels.jit import kernel
+from tokenizer.kernels.memory import load_i64
 
 # --- vocabulary: addresses of tables, shifts of their hashes, parameters
 VOCAB = 0  #: number of ids; trie nodes below it are tokens

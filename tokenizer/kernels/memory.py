@@ -148,8 +148,10 @@ def _splat(builder, value, kind, lanes):
 
 
 def _mask_of(builder, lanes_i1, lanes):
-    return builder.zext(builder.bitcast(lanes_i1, ir.IntType(lanes)), _I64) if lanes < 64 else builder.bitcast(
-        lanes_i1, _I64
+    return (
+        builder.zext(builder.bitcast(lanes_i1, ir.IntType(lanes)), _I64)
+        if lanes < 64
+        else builder.bitcast(lanes_i1, _I64)
     )
 
 
@@ -308,7 +310,8 @@ def leads_of_3_byte_letters(typingctx, address):
             builder,
             builder.and_(lanes(second, 0x81, 0x81), lanes(third, 0x80, 0x80)),
             builder.and_(
-                lanes(second, 0x82, 0x82), _any_of(builder, lanes(third, 0x97, 0x9C), lanes(third, 0xA0, 0xA0))
+                lanes(second, 0x82, 0x82),
+                _any_of(builder, lanes(third, 0x97, 0x9C), lanes(third, 0xA0, 0xA0)),
             ),
             builder.and_(lanes(second, 0x83, 0x83), lanes(third, 0xBB, 0xBB)),
         )

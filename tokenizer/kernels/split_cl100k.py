@@ -1,7 +1,7 @@
 """Words of the cl100k family (Llama-3, Qwen, cl100k_base), as bit arithmetic.
 
-``(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+
-|\\s+(?!\\S)|\\s+``. Below, *other* is ``[^\\s\\p{L}\\p{N}]`` and *blank* white space without line ends:
+The pattern is ``splitters.LLAMA3``'s. Below, *other* is ``[^\\s\\p{L}\\p{N}]`` and *blank* white space without
+line ends:
 
 - Letters take one blank, or a run of others that is one character long and follows no space, in front.
 - A run of others takes a space in front and all line ends behind (*swallowed* ones).
@@ -13,10 +13,10 @@ from tokenizer.kernels.jit import kernel
 from tokenizer.kernels.layout import BLANKS, MAX_DIGITS, STARTS, SWALLOWED, word
 from tokenizer.kernels.memory import (
     apostrophes,
+    leading_zeros,
     leads_of_2,
     leads_of_3,
     leads_of_4,
-    leading_zeros,
     line_ends,
     load_i64,
     load_u8,

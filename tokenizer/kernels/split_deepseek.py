@@ -1,9 +1,9 @@
 """Words of DeepSeek's three splits, one word at a time.
 
-First ``\\p{N}{1,3}``, then runs of Han and kana (``[一-龥\\u3040-ゟ゠-ヿ]+``) are cut out; what is left, and the
-cut-out pieces themselves, are split by ``[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|
- ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+``. Characters that no alternative takes form a word with their
-like.
+First ``\\p{N}{1,3}``, then runs of Han and kana are cut out. What is left, and the cut-out pieces themselves,
+are split by ``[!-/:-@\\[-`{-~][A-Za-z]+``, ``[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+``,
+`` ?[\\p{P}\\p{S}]+[\\r\\n]*`` and the usual rules of white space. Characters that no alternative takes form a
+word with their like.
 """
 
 from tokenizer.kernels.blocks import class_of, decode
@@ -12,7 +12,6 @@ from tokenizer.kernels.layout import MAX_DIGITS, word
 from tokenizer.kernels.memory import load_u8
 from tokenizer.kernels.split_o200k import (
     CATEGORY,
-    LETTER,
     MARK,
     NUMBER,
     SPACE,

@@ -1,8 +1,8 @@
 """Words of the GPT-2 pattern, and of SmolLM2's, which first isolates every digit, as bit arithmetic.
 
-``'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+``: runs of one class, a space
-joining the run after it. A run of white space before a word gives its last character away: to the word if
-that is a space, else as a word of its own.
+They are the lower-case contractions ``'s 't 're 've 'm 'll 'd``, and runs of one class (letters, numbers,
+others), each with the space before it. A run of white space before a word gives its last character away: to
+the word if that is a space, else as a word of its own.
 """
 
 from tokenizer.kernels.blocks import classify
