@@ -78,10 +78,11 @@ def main() -> int:
     )
     told: str | None = None
     while not asked.wait(LOOK_S):
+        running = engine.running()  # before the failure, which is final once it does not
         if engine.failure() != told:
             told = engine.failure()
             report(failure=told)
-        if not engine.running():
+        if not running:
             logging.getLogger("blink_numba.engine").error("the engine ends: %s", engine.failure())
             os._exit(FAULT_STATUS)  # the ring stays, and with it what is queued; threads may hang
         if os.getppid() != parent:

@@ -118,6 +118,10 @@ class CpuBackend:
         self._loop = cpu_loop(policy)
         self._start_scheduler()
 
+    def explain(self) -> str | None:
+        """Nothing: there is no context that could be lost."""
+        return None
+
     def restart(self, deadline_s: float) -> bool:
         """Go on after a fault, in place. False if the engine still works on the step that was given up."""
         assert self._state is not None

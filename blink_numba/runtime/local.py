@@ -29,6 +29,7 @@ logger = logging.getLogger("blink_numba.engine")
 
 LOOK_S = 0.1  # how often the watchdog looks
 SILENCE_MARGIN_S = 1.0  # beyond a step's deadline, until a heartbeat that stands still is a fault
+LAUNCHES = ("faf", "tail", "while", "host")  # strategies of the CUDA backend
 MAX_RESTARTS = 5  # in place, within
 RESTART_WINDOW_S = 60.0
 _ERRORS = {
@@ -47,6 +48,7 @@ class Backend(Protocol):
     def new_state(self, geometry, placement: int) -> np.ndarray: ...
     def start(self, words: np.ndarray, ring: RingView) -> None: ...
     def verdict(self) -> int | None: ...
+    def explain(self) -> str | None: ...
     def restart(self, deadline_s: float) -> bool: ...
     def join(self, deadline_s: float) -> bool: ...
     def close(self) -> None: ...
@@ -69,7 +71,9 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         progress(f"loading {config.model}")
         model = load_model(config.model, dummy=config.dummy)
         policy = named_policy(config.policy)
-        if kind == "cuda" and config.launch.startswith("host"):
+        if kind == "cuda" and config.launch not in LAUNCHES:
+            raise ValueError(f"launch={config.launch!r} is not built; choose one of {', '.join(LAUNCHES)}")
+        if kind == "cuda" and config.launch == "host":
             from blink_numba.runtime.cuda_host import CudaHostBackend
 
             return CudaHostBackend(model, config, policy, progress)
@@ -202,7 +206,10 @@ class LocalEngine:
         reason = _ERRORS.get(error, "the scheduler stopped: error {error}").format(
             argument=argument, error=error
         )
-        if silent and error == sc.NO_ERROR:
+        cause = self._backend.explain()
+        if cause is not None:
+            reason = f"CUDA gave up: {cause}"
+        elif silent and error == sc.NO_ERROR:
             reason = f"the scheduler's heartbeat stood still for {self.config.step_deadline_s:g} s"
         logger.error("scheduler fault: %s", reason)
         for entry in entries(self.ring.view.flight)[-8:]:

@@ -16,7 +16,7 @@ pytest.importorskip("cuda.bindings", reason="needs the CUDA bindings")
 from blink_numba.bench.null_engine import expected_answer
 from blink_numba.bench.resident import engine_config, random_prompts
 from blink_numba.models import load_model
-from blink_numba.runtime.process import EngineProcess
+from blink_numba.runtime.process import EngineProcess, wait_for
 from rdma import FrontEndPort, Request, ShmTransport
 from ring.memory import RingMemory
 from ring.states import Reason
@@ -45,6 +45,10 @@ def expected(prompt: np.ndarray) -> np.ndarray:
     return answer
 
 
+def assert_said(process: EngineProcess, text: str) -> None:
+    assert wait_for(lambda: text in (process.failure() or ""), 5.0), process.failure()
+
+
 # fault: (what the engine says of it, whether a new process must take over)
 OUTCOMES = {
     "spin": ("passed its deadline", False),
@@ -71,7 +75,7 @@ def test_what_was_queued_survives(fault):
             assert time.monotonic() < give_up, f"{len(reasons)} of {REQUESTS} ended; {process.failure()}"
             if not process.alive():
                 assert replaced, process.failure()
-                assert says in (process.failure() or "")
+                assert_said(process, says)
                 process.kill()
                 process = start("none", config, attach=True)
             for event in port.poll():
@@ -80,7 +84,7 @@ def test_what_was_queued_survives(fault):
                     reasons[event.handle] = event.reason
             time.sleep(0.001)
         if not replaced:
-            assert says in (process.failure() or "")
+            assert_said(process, says)
         broken = [handle for handle in handles if reasons[handle] == Reason.ERROR]
         assert 1 <= len(broken) <= SEATS, "what was in service ends with an error"
         for handle, prompt in zip(handles, prompts, strict=True):
