@@ -88,8 +88,8 @@ def uncounted(function, *, cache: bool | None = None):
     """`njit` without reference counts, for functions that take views and answer numbers.
 
     Numba counts the references to every array of a view in every call, atomically: with views
-    of a dozen arrays that was a hundred times the cost of a scheduler's step. A function so
-    compiled must not return an array, nor call one that does (but for `ring.sections.section`,
-    which is inlined).
+    of a dozen arrays that was fifty times the cost of a scheduler's step; and it copies a view
+    into every call that is not inlined, so these always are. A function so compiled must not
+    return an array, nor call one that does (but for `ring.sections.section`, which is inlined).
     """
-    return njit(function, cache=cache, _nrt=False)
+    return njit(function, cache=cache, _nrt=False, forceinline=True)

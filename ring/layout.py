@@ -62,6 +62,7 @@ PHASE_OFF, PHASE_RUNNING, PHASE_STOPPED, PHASE_FAULTED, PHASE_PARKED = 0, 1, 2, 
 C_STOP = 0  # RUN, DRAIN or STOP
 RUN, DRAIN, STOP = 0, 1, 2  # DRAIN: end when nothing is live; STOP: end what is live, now
 C_POLICY, C_POLICY_NAME = 1, 2  # number of the last request to swap the policy; its name, six words
+C_REFUSED = 9  # number of the last request to swap that cannot be served
 C_PARK = 8  # not 0: return at a step boundary with nothing in flight, and wait to be run again
 COMMAND_WORDS = 16
 
@@ -103,7 +104,9 @@ class RingGeometry:
     arena_tokens : int
         int32 tokens for prompts and answers, divided equally among front ends.
     log_entries : int
-        Entries of each token log; a power of two.
+        Entries of each token log; a power of two, and at least four times the seats: the
+        scheduler writes up to a seat's worth each ahead of the head, and a reader that was
+        overrun finds out by the distance it keeps.
     """
 
     slots: int = 4096

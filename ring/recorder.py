@@ -65,7 +65,7 @@ def record(flight, number, now, event, a, b, c, d):
     ----------
     flight : int64[entries * 8]
     """
-    at = (number % (flight.shape[0] // FLIGHT_WORDS)) * FLIGHT_WORDS
+    at = (number & (flight.shape[0] // FLIGHT_WORDS - 1)) * FLIGHT_WORDS  # entries: a power of two
     store_relaxed(flight, at, 0)
     store_relaxed(flight, at + 1, now)
     store_relaxed(flight, at + 2, event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphs.grid import EXECS, decode_graph, prefill_graph
 from graphs.launcher import LAUNCHED, WINDOW, launch
 from graphs.step_io import TICKET
-from ring.atomics import fence, fetch_add, pause, store_relaxed
+from ring.atomics import compare_and_swap, fence, fetch_add, pause, store_relaxed
 from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
@@ -127,32 +127,37 @@ def stage_prefill(ring, state, io, table, lane, lanes):
     """Copy the planned runs' tokens into the step buffer and pad to the graph's size. All lanes."""
     runs = state.core[sc.K_IN_FLIGHT_ROWS]
     total = io.run_start[runs]
-    for index in range(lane, table.shape[state.core[sc.K_GRAPH]], lanes):
-        if index >= total:
-            io.prefill_token[index] = 0
-            io.prefill_position[index] = 0
-            io.prefill_seat[index] = NO_SEAT
-            continue
-        run = 0
-        while io.run_start[run + 1] <= index:
-            run += 1
-        seat = io.run_seat[run]
-        here = seat * sc.SEAT_WORDS
-        position = state.seats[here + sc.SE_COMPUTED] + index - io.run_start[run]
-        prompt_len = state.seats[here + sc.SE_PROMPT_LEN]
-        if position < prompt_len:
-            token = ring.tokens[state.seats[here + sc.SE_PROMPT_START] + position]
-        else:
-            token = ring.tokens[state.seats[here + sc.SE_OUTPUT_START] + position - prompt_len]
-        if token < 0 or token >= state.config[sc.G_VOCAB_SIZE]:
-            # whatever a front end wrote must not become an address in the engine
-            if state.seats[here + sc.SE_DOOM] == R_NONE:
-                state.seats[here + sc.SE_DOOM] = R_REJECTED
-                fetch_add(state.core, sc.K_DOOMED, 1)
+    for run in range(runs):
+        _stage_run(ring, state, io, run, lane, lanes)
+    for index in range(total + lane, table.shape[state.core[sc.K_GRAPH]], lanes):
+        io.prefill_token[index] = 0
+        io.prefill_position[index] = 0
+        io.prefill_seat[index] = NO_SEAT
+
+
+@uncounted
+def _stage_run(ring, state, io, run, lane, lanes):
+    """Copy a run's tokens: what is left of its prompt, then what it had generated."""
+    seat, start, end = io.run_seat[run], io.run_start[run], io.run_start[run + 1]
+    here = seat * sc.SEAT_WORDS
+    computed = state.seats[here + sc.SE_COMPUTED]
+    prompt_len, vocab = state.seats[here + sc.SE_PROMPT_LEN], state.config[sc.G_VOCAB_SIZE]
+    prompt_end = min(max(start + prompt_len - computed, start), end)  # in the step's tokens
+    source = state.seats[here + sc.SE_PROMPT_START] + computed - start
+    bad = 0
+    for index in range(start + lane, end, lanes):
+        if index >= prompt_end:
+            source = state.seats[here + sc.SE_OUTPUT_START] + computed - prompt_len - start
+        token = ring.tokens[source + index]
+        if token < 0 or token >= vocab:
             token = 0
+            bad = 1
         io.prefill_token[index] = token
-        io.prefill_position[index] = position
+        io.prefill_position[index] = computed + index - start
         io.prefill_seat[index] = seat
+    # whatever a front end wrote must not become an address in the engine
+    if bad != 0 and compare_and_swap(state.seats, here + sc.SE_DOOM, R_NONE, R_REJECTED) == R_NONE:
+        fetch_add(state.core, sc.K_DOOMED, 1)
 
 
 @uncounted

@@ -15,6 +15,8 @@ from ring.states import DECODE_COMPLETED, R_ABORTED, R_CANCELLED, R_DEADLINE, R_
 from ring.words import CANCEL, pack_ctl, req_command, req_incarnation
 from scheduler import state as sc
 
+WATCH = 128  # waiting requests that a lane looks at in one turn; the next turn goes on with others
+
 
 @uncounted
 def watch(ring, state, lane, lanes, now):
@@ -31,13 +33,21 @@ def watch(ring, state, lane, lanes, now):
             if reason != R_NONE:
                 state.seats[seat * sc.SEAT_WORDS + sc.SE_DOOM] = reason
                 fetch_add(state.core, sc.K_DOOMED, 1)
-    for index in range(lane, state.core[sc.K_WAITING], lanes):
+    first = state.core[sc.K_WATCHED]
+    for index in range(first + lane, min(first + WATCH * lanes, state.core[sc.K_WAITING]), lanes):
         slot = state.waiting[index]
         if state.slots[slot * sc.SLOT_WORDS + sc.SL_DOOM] == R_NONE:
             reason = _doom_of(ring, state, slot, now)
             if reason != R_NONE:
                 state.slots[slot * sc.SLOT_WORDS + sc.SL_DOOM] = reason
                 fetch_add(state.core, sc.K_DOOMED, 1)
+
+
+@uncounted
+def watch_others(state, lanes):
+    """Where the next turn's watch of the waiting begins. Lane 0, after a barrier."""
+    following = state.core[sc.K_WATCHED] + WATCH * lanes
+    state.core[sc.K_WATCHED] = following if following < state.core[sc.K_WAITING] else 0
 
 
 @uncounted

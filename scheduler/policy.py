@@ -111,9 +111,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not self.name.isascii() or not 0 < len(self.name) <= 7 * sc.NAME_WORDS:
-            raise PolicyError(
-                f"policy name {self.name!r} must be 1 to {7 * sc.NAME_WORDS} ASCII characters"
-            )
+            raise PolicyError(f"policy name {self.name!r} must be 1 to {7 * sc.NAME_WORDS} ASCII characters")
         if len(self.parameters) > sc.PARAMETERS:
             raise PolicyError(
                 f"policy {self.name!r} has {len(self.parameters)} parameters; at most {sc.PARAMETERS} fit"

@@ -13,10 +13,11 @@ from scheduler import state as sc
 @uncounted
 def publish_tokens(ring, state, lane, lanes):
     """Write the tokens of a step into extents and logs; nobody is told yet. All lanes."""
+    entries = _log_entries(ring)
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
         here = seat * sc.SEAT_WORDS
         if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
-            _publish_token(ring, state, here)
+            _publish_token(ring, state, here, entries, lanes)
 
 
 @uncounted
@@ -48,7 +49,7 @@ def publish_seat(ring, state, seat):
     """Write at once what happened on a seat. Lane 0, while the others wait."""
     here = seat * sc.SEAT_WORDS
     if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
-        _publish_token(ring, state, here)
+        _publish_token(ring, state, here, _log_entries(ring), 1)
         publish_logs(ring, state)
     _publish_outcome(ring, state, here)
 
@@ -67,16 +68,27 @@ def _publish_outcome(ring, state, here):
 
 
 @uncounted
-def _publish_token(ring, state, here):
+def _log_entries(ring):
+    """Entries of each front end's token log, a power of two."""
+    return ring.log.shape[0] // (ring.fe_sched.shape[0] // at.FE_WORDS)
+
+
+@uncounted
+def _publish_token(ring, state, here, entries, lanes):
     slot, token = state.seats[here + sc.SE_OUT_SLOT], state.seats[here + sc.SE_OUT_TOKEN]
     incarnation = ctl_incarnation(state.seats[here + sc.SE_OUT_W0])
     state.seats[here + sc.SE_OUT_TOKEN] = -1
     front_end = state.seats[here + sc.SE_OUT_FRONT_END]
     ring.tokens[state.seats[here + sc.SE_OUT_INDEX]] = token
-    entries = ring.log.shape[0] // (ring.fe_sched.shape[0] // at.FE_WORDS)
-    position = fetch_add(state.front_ends, front_end * sc.FRONT_END_WORDS + sc.FR_LOG_HEAD, 1)
+    head = front_end * sc.FRONT_END_WORDS + sc.FR_LOG_HEAD
+    if lanes == 1:  # nobody to race with
+        position = state.front_ends[head]
+        state.front_ends[head] = position + 1
+    else:
+        position = fetch_add(state.front_ends, head, 1)
     # relaxed, not plain: a reader that lags by a whole log may read it meanwhile (and will know)
-    store_relaxed(ring.log, front_end * entries + position % entries, pack_log(slot, incarnation, token))
+    place = front_end * entries + (position & (entries - 1))
+    store_relaxed(ring.log, place, pack_log(slot, incarnation, token))
 
 
 @uncounted

@@ -31,7 +31,8 @@ CONFIG_WORDS = 32
 (K_STEP, K_IN_FLIGHT, K_IN_FLIGHT_ROWS, K_LAUNCHED_AT, K_WINDOW, K_BOUNDARY, K_VERDICT, K_PLAN, K_GRAPH,
  K_NEXT_TICKET, K_WAITING, K_SEATS_FREE, K_BLOCKS_FREE, K_SEATED, K_DECODING, K_ROWS_STALE, K_TRY_ADMIT,
  K_NOW, K_STOP, K_ERROR, K_ERROR_ARG, K_RECORDS, K_LAUNCHES, K_WINDOWS, K_RETRIES, K_PREFILLS, K_DECODES,
- K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK, K_WATCHED) = range(35)  # fmt: skip
+ K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
+ K_WATCHED) = range(35)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
 K_CLAIMED = 5 * LINE  # claims without a ticket yet
 K_DOOMED = 6 * LINE  # requests that a lane saw cancelled, late or orphaned
@@ -50,7 +51,8 @@ NO_ERROR, ERROR_STEP_DEADLINE, ERROR_LAUNCH, ERROR_ENGINE = 0, 1, 2, 3
 
 # --- a slot as the scheduler knows it ---
 (SL_LIVE, SL_INCARNATION, SL_TICKET, SL_SEAT, SL_DEADLINE, SL_GENERATED, SL_DOOM, SL_WAIT_INDEX, SL_ARRIVED,
- SL_PROMPT_LEN, SL_MAX_TOKENS, SL_PRIORITY, SL_TENANT, SL_FRONT_END, SL_STATE, SL_SINCE) = range(16)  # fmt: skip
+ SL_PROMPT_LEN, SL_MAX_TOKENS, SL_PRIORITY, SL_TENANT, SL_FRONT_END, SL_STATE,
+ SL_SINCE) = range(16)  # fmt: skip
 SLOT_WORDS = 16  # SL_SINCE: when it last began to wait, or last got a seat
 NO_SEAT = -1
 NEVER = (1 << 62) - 1  # a deadline that does not come

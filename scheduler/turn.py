@@ -11,14 +11,14 @@ from __future__ import annotations
 from graphs.step_io import DONE, FAULT
 from ring import layout as at
 from ring.atomics import lane_barrier, load_acquire, load_relaxed
-from ring.jit import uncounted
+from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
 from scheduler.admit import admit, feed_starved, may_displace, may_try
 from scheduler.choose import choose, launch_planned, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
 from scheduler.collect import collect
-from scheduler.ending import end_doomed_waiting, finish_draining, watch
+from scheduler.ending import end_doomed_waiting, finish_draining, watch, watch_others
 from scheduler.publish import beat, publish, publish_logs, publish_status, publish_tokens
 from scheduler.seats import reap
 from scheduler.swap import swap
@@ -52,6 +52,7 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     watch(ring, state, lane, lanes, now)
     lane_barrier()
     if lane == 0:
+        watch_others(state, lanes)
         search_orphans(ring, state)
         take_tickets(ring, state, now)
         core[sc.K_NOW] = now
@@ -95,6 +96,12 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         publish_status(ring, state)
     lane_barrier()
     return core[sc.K_VERDICT]
+
+
+@njit(_nrt=False)  # not inlined: compiled once for every loop of one lane
+def solo_turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, now):
+    """`turn` of the only lane."""
+    return turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, 0, 1, now)
 
 
 @uncounted

@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "publish-before-payload", "The control word goes out before the token that it counts.",
         (("scheduler.publish", "        if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and "
-          "state.seats[here + sc.SE_OUT_TOKEN] >= 0:\n            _publish_token(ring, state, here)\n",
+          "state.seats[here + sc.SE_OUT_TOKEN] >= 0:\n            _publish_token(ring, state, here, entries, lanes)\n",
           "        _publish_outcome(ring, state, here)\n"),),
         ("reuse",), ("own-tokens", "log-covers-count"),
     ),
@@ -181,6 +181,20 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("recompute-short", "A recompute leaves the last token out.", "scheduler.seats",
             "slots[record_at + sc.SL_PROMPT_LEN] + generated\n", 
             "slots[record_at + sc.SL_PROMPT_LEN] + max(generated - 1, 0)\n", "preempt", "own-tokens"),
+    _mutant("preempted-late", "A preempted request's words wait for the end of the turn.", "scheduler.seats",
+            "    publish_seat(ring, state, seat)\n"
+            "    word = pack_ctl(seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)\n"
+            "    store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)\n",
+            "    if seats[here + sc.SE_OUT_SLOT] == sc.NO_SLOT:\n"
+            "        seats[here + sc.SE_OUT_SLOT] = slot\n"
+            "        seats[here + sc.SE_OUT_TOKEN] = -1\n"
+            "    seats[here + sc.SE_OUT_W0] = pack_ctl(\n"
+            "        seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)\n",
+            "preempt-at-once", "legal-edges"),
+    # --- lanes ---
+    _mutant("deaths-judged-early", "Lanes judge requests while another notes deaths and the stop word.",
+            "scheduler.ending", "    lane_barrier()  # all lanes judge", "    # all lanes judge",
+            "crash-lanes two-lanes", "no-data-race"),
     # --- tokens ---
     _mutant("token-misplaced", "A token goes to the extent's next place.", "scheduler.collect",
             "seats[here + sc.SE_OUTPUT_START] + index\n", "seats[here + sc.SE_OUTPUT_START] + index + 1\n",

@@ -11,12 +11,12 @@ from ring.jit import njit, uncounted
 from ring.recorder import E_WINDOW, record
 from ring.views import ring_view
 from scheduler import state as sc
-from scheduler.turn import turn
+from scheduler.turn import solo_turn
 
 
 @njit
-def run(words, narrow, state_words, step_words, table_words, launcher_words, key, may_admit, prefill_or_decode,
-        victim):  # fmt: skip
+def run(words, narrow, state_words, step_words, table_words, launcher_words, key, may_admit,
+        prefill_or_decode, victim):  # fmt: skip
     """Turn until the ring's command words say stop or park, or a fault. Returns the last verdict.
 
     Parameters
@@ -37,7 +37,7 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, key
     spins = 0
     while True:
         now = now_ns()
-        verdict = turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, 0, 1, now)
+        verdict = solo_turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, now)
         if verdict == sc.BUSY or verdict == sc.IDLE:
             pause(spins)
             spins += 1
@@ -46,6 +46,7 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, key
         if verdict == sc.CLOSE_WINDOW:
             close_window(ring, state, launcher, now)
         elif verdict == sc.PARKED:
+            store_release(ring.status, at.S_PHASE, at.PHASE_PARKED)
             return verdict
         elif verdict == sc.STOPPED or verdict == sc.FAULTED:
             phase = at.PHASE_STOPPED if verdict == sc.STOPPED else at.PHASE_FAULTED

@@ -64,7 +64,8 @@ def _load(where: str):
     if not path.is_file():
         raise PolicyError(f"policy file {where!r} does not exist")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise PolicyError(f"policy file {where!r} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -23,7 +23,7 @@ from scheduler.loops.cpu import close_window
 from scheduler.simulator import events as ev
 from scheduler.simulator.clock import gap_ns, step_ns
 from scheduler.simulator.front_end import release, send_next, submit, think
-from scheduler.turn import turn
+from scheduler.turn import solo_turn
 
 IDLE_TICK_NS = 1_000_000  # how far the clock moves when a policy admits nobody and nothing runs
 MOST_IDLE_TICKS = 3_600_000  # an hour of that
@@ -31,8 +31,20 @@ NEVER = sc.NEVER
 
 
 @njit
-def run(words, narrow, state_words, step_words, table_words, launcher_words, events, times, key, may_admit,
-        prefill_or_decode, victim):  # fmt: skip
+def run(
+    words,
+    narrow,
+    state_words,
+    step_words,
+    table_words,
+    launcher_words,
+    events,
+    times,
+    key,
+    may_admit,
+    prefill_or_decode,
+    victim,
+):
     """Simulate until all requests are done. Returns `events.OK` or why it ended before.
 
     Parameters
@@ -68,11 +80,11 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, eve
             if idle_ticks > MOST_IDLE_TICKS:
                 return ev.STUCK
         counts[ev.N_CLOCK] = now
-        verdict = turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, 0, 1, now)
+        verdict = solo_turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, now)
         while verdict == sc.CLOSE_WINDOW:
             close_window(ring, state, launcher, now)
-            verdict = turn(
-                ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, 0, 1, now
+            verdict = solo_turn(
+                ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, now
             )
         counts[ev.N_TURNS] += 1
         if verdict == sc.FAULTED:

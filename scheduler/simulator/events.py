@@ -7,8 +7,25 @@ from typing import NamedTuple
 import numpy as np
 
 # words of COUNTS
-(N_CLOCK, N_TAKEN, N_NEXT, N_DONE, N_FREE_SLOTS, N_STEPS, N_DECODES, N_PREFILLS, N_BUSY_NS, N_PREFILL_NS,
- N_GAP_NS, N_ROWS_NS, N_SERIES, N_ERROR, N_THINKING, N_TURNS, N_PREEMPTED) = range(17)  # fmt: skip
+(
+    N_CLOCK,
+    N_TAKEN,
+    N_NEXT,
+    N_DONE,
+    N_FREE_SLOTS,
+    N_STEPS,
+    N_DECODES,
+    N_PREFILLS,
+    N_BUSY_NS,
+    N_PREFILL_NS,
+    N_GAP_NS,
+    N_ROWS_NS,
+    N_SERIES,
+    N_ERROR,
+    N_THINKING,
+    N_TURNS,
+    N_PREEMPTED,
+) = range(17)
 COUNT_WORDS = 32
 
 # why a simulation ended early (N_ERROR)

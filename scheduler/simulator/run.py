@@ -57,14 +57,25 @@ class Requests:
     users: int = 0
 
     @classmethod
-    def of(cls, arrive: Any, prompt: Any, output: Any, *, priority: Any = 0, tenant: Any = 0,
-           deadline: Any = 0, users: int = 0) -> Requests:  # fmt: skip
+    def of(
+        cls,
+        arrive: Any,
+        prompt: Any,
+        output: Any,
+        *,
+        priority: Any = 0,
+        tenant: Any = 0,
+        deadline: Any = 0,
+        users: int = 0,
+    ) -> Requests:
         """From anything that numpy broadcasts to ``n`` whole numbers."""
         arrive = np.array(arrive, np.int64, order="C")
         if arrive.ndim != 1 or arrive.shape[0] == 0:
             raise ValueError(f"arrive must be a row of times, got shape {arrive.shape}")
-        columns = [np.array(np.broadcast_to(np.asarray(column, np.int64), arrive.shape), order="C")
-                   for column in (prompt, output, priority, tenant, deadline)]  # fmt: skip
+        columns = [
+            np.array(np.broadcast_to(np.asarray(column, np.int64), arrive.shape), order="C")
+            for column in (prompt, output, priority, tenant, deadline)
+        ]
         if users == 0 and np.any(np.diff(arrive) < 0):
             raise ValueError("arrive must ascend: requests are numbered in the order of arrival")
         for name, column in zip(("prompt", "output"), columns):
@@ -187,7 +198,9 @@ def simulate(
     launcher = make_launcher(EXECS * len(shapes(spec)))
     memory = _memory(requests, spec, slots, longest, seed, every, most_steps)
     began = time.perf_counter()
-    ended = loop(words, words.view(np.int32), state, io, make_table(spec), launcher, memory, times, *functions)
+    ended = loop(
+        words, words.view(np.int32), state, io, make_table(spec), launcher, memory, times, *functions
+    )
     wall = time.perf_counter() - began
     _check_end(ended, memory, policy, state)
     return _outcome(requests, policy, spec, memory, wall, words, geometry)
@@ -205,8 +218,9 @@ def _check_fit(requests: Requests, spec: EngineSpec) -> None:
         )
 
 
-def _memory(requests: Requests, spec: EngineSpec, slots: int, extent: int, seed: int, every: int,
-            most_steps: int) -> Events:  # fmt: skip
+def _memory(
+    requests: Requests, spec: EngineSpec, slots: int, extent: int, seed: int, every: int, most_steps: int
+) -> Events:
     count = len(requests)
     capacity = min(most_steps, 1 << 20) if every else 0
     options = np.zeros(events.OPTION_WORDS, np.int64)
@@ -221,12 +235,24 @@ def _memory(requests: Requests, spec: EngineSpec, slots: int, extent: int, seed:
         counts[events.N_THINKING] = counts[events.N_NEXT] = users
     never = [np.full(count, -1, np.int64) for _ in range(4)]
     return Events(
-        requests.arrive.copy(), requests.prompt, requests.output, requests.priority, requests.tenant,
-        requests.deadline, *never, np.zeros(count, np.int64), np.zeros(events.BUCKETS, np.int64),
-        np.zeros(capacity * events.SERIES_WORDS, np.int64), np.full(slots, -1, np.int64),
-        np.zeros(slots, np.int64), np.arange(slots - 1, -1, -1), np.full(spec.seats, sc.NO_SLOT, np.int64),
-        thinking, options, counts,
-    )  # fmt: skip
+        requests.arrive.copy(),
+        requests.prompt,
+        requests.output,
+        requests.priority,
+        requests.tenant,
+        requests.deadline,
+        *never,
+        np.zeros(count, np.int64),
+        np.zeros(events.BUCKETS, np.int64),
+        np.zeros(capacity * events.SERIES_WORDS, np.int64),
+        np.full(slots, -1, np.int64),
+        np.zeros(slots, np.int64),
+        np.arange(slots - 1, -1, -1),
+        np.full(spec.seats, sc.NO_SLOT, np.int64),
+        thinking,
+        options,
+        counts,
+    )
 
 
 def _check_end(ended: int, memory: Events, policy: Policy, state: np.ndarray) -> None:
@@ -242,21 +268,51 @@ def _check_end(ended: int, memory: Events, policy: Policy, state: np.ndarray) ->
     raise SimulationError(f"policy {policy.name!r}: {reason}; {done} requests done at {clock:.1f} s")
 
 
-def _outcome(requests: Requests, policy: Policy, spec: EngineSpec, memory: Events, wall: float,
-             words: np.ndarray, geometry: RingGeometry) -> Outcome:  # fmt: skip
+def _outcome(
+    requests: Requests,
+    policy: Policy,
+    spec: EngineSpec,
+    memory: Events,
+    wall: float,
+    words: np.ndarray,
+    geometry: RingGeometry,
+) -> Outcome:
     from ring.views import host_view
 
-    names = {"steps": events.N_STEPS, "decodes": events.N_DECODES, "prefills": events.N_PREFILLS,
-             "busy_ns": events.N_BUSY_NS, "prefill_ns": events.N_PREFILL_NS, "gap_ns": events.N_GAP_NS,
-             "rows_ns": events.N_ROWS_NS, "turns": events.N_TURNS, "preemptions": events.N_PREEMPTED,
-             "clock_ns": events.N_CLOCK}  # fmt: skip
+    names = {
+        "steps": events.N_STEPS,
+        "decodes": events.N_DECODES,
+        "prefills": events.N_PREFILLS,
+        "busy_ns": events.N_BUSY_NS,
+        "prefill_ns": events.N_PREFILL_NS,
+        "gap_ns": events.N_GAP_NS,
+        "rows_ns": events.N_ROWS_NS,
+        "turns": events.N_TURNS,
+        "preemptions": events.N_PREEMPTED,
+        "clock_ns": events.N_CLOCK,
+    }
     noted = int(memory.counts[events.N_SERIES]) * events.SERIES_WORDS
-    arrived = Requests(memory.arrive, requests.prompt, requests.output, requests.priority, requests.tenant,
-                       requests.deadline, requests.users)  # fmt: skip
+    arrived = Requests(
+        memory.arrive,
+        requests.prompt,
+        requests.output,
+        requests.priority,
+        requests.tenant,
+        requests.deadline,
+        requests.users,
+    )
     return Outcome(
-        requests=arrived, policy=policy, spec=spec, seated=memory.seated, first=memory.first, done=memory.done,
-        reason=memory.reason, preempted=memory.preempted, gaps=memory.gaps,
+        requests=arrived,
+        policy=policy,
+        spec=spec,
+        seated=memory.seated,
+        first=memory.first,
+        done=memory.done,
+        reason=memory.reason,
+        preempted=memory.preempted,
+        gaps=memory.gaps,
         series=memory.series[:noted].reshape(-1, events.SERIES_WORDS),
         counts={name: int(memory.counts[word]) for name, word in names.items()},
-        wall_s=wall, flight=host_view(words).flight.copy(),
-    )  # fmt: skip
+        wall_s=wall,
+        flight=host_view(words).flight.copy(),
+    )

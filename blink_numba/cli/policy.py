@@ -1,0 +1,117 @@
+"""``blink-numba policy``: list, check, simulate and swap scheduling policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+policy = typer.Typer(no_args_is_help=True, help="List, check, simulate and swap scheduling policies.")
+
+Name = Annotated[str, typer.Argument(help="A shipped policy, module:attribute or file.py:attribute.")]
+Ring = Annotated[str, typer.Option(help="Name of the engine's ring.")]
+
+
+@contextmanager
+def _errors_in_one_line() -> Iterator[None]:
+    from ring.memory import RingError
+    from scheduler.simulator import SimulationError
+
+    try:
+        yield
+    except (ValueError, RingError, SimulationError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@policy.command("list")
+def list_policies() -> None:
+    """The policies that ship, with their parameters."""
+    import importlib
+
+    from scheduler.policies import SHIPPED, find
+
+    for name, module in SHIPPED.items():
+        doc = (importlib.import_module(f"scheduler.policies.{module}").__doc__ or "").splitlines()[0]
+        typer.echo(f"{name:14s} {doc}")
+        for parameter, value in find(name).parameters.items():
+            typer.echo(f"{'':14s}   {parameter} = {value}")
+
+
+@policy.command()
+def show(ring: Ring = "default") -> None:
+    """The policy that a running engine follows."""
+    from ring.memory import RingMemory
+    from scheduler.policy_desk import current
+
+    with _errors_in_one_line(), RingMemory.attach(ring) as memory:
+        typer.echo(current(memory.view))
+
+
+@policy.command("set")
+def set_policy(
+    name: Name,
+    ring: Ring = "default",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the swap.")] = 60.0,
+) -> None:
+    """Swap the policy of a running engine; no request is lost by it."""
+    from ring.memory import RingMemory
+    from scheduler.policy_desk import ask_for
+
+    with _errors_in_one_line(), RingMemory.attach(ring) as memory:
+        seconds = ask_for(memory.view, name, deadline_s=timeout)
+        typer.echo(f"{name} is in force after {seconds * 1e3:.1f} ms")
+
+
+@policy.command()
+def check(name: Name) -> None:
+    """Compile a policy, and flood it in simulation to see whether it starves anybody."""
+    from blink_numba.lab.check import check as check_policy
+    from scheduler.policies import find
+
+    with _errors_in_one_line():
+        found = check_policy(find(name))
+        bound = "unbounded" if found.bound_s is None else f"bound {found.bound_s:.1f} s"
+        typer.echo(
+            f"{name}: longest wait {found.longest_wait_s:.1f} s ({bound}; first come {found.fcfs_wait_s:.1f} s), "
+            f"{found.preemptions} preemptions"
+        )
+
+
+@policy.command()
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Policies.")],
+    rate: Annotated[float, typer.Option(help="Requests a second (Poisson).")] = 4.0,
+    requests: Annotated[int, typer.Option(help="How many.")] = 2000,
+    seats: Annotated[int, typer.Option(help="Seats of the engine.")] = 16,
+    table: Annotated[
+        str, typer.Option(help="Step times: a shipped table or a JSON file.")
+    ] = "h200-llama3-8b",
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 0,
+) -> None:
+    """Simulate policies side by side on lengths like ShareGPT's."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from blink_numba import lab
+
+    with _errors_in_one_line():
+        times = lab.table(table)
+        rows = lab.sweep(
+            [lab.named_policy(name) for name in names], [rate],
+            lambda load, number: lab.poisson(load, requests, seed=number, tenants=4, priorities=3),
+            table=times, spec=times.engine(seats=seats), seeds=[seed],
+        )  # fmt: skip
+    shown = Table(title=f"{requests} requests at {rate:g}/s, {seats} seats, {table}", title_justify="left")
+    columns = {"policy": "policy", "ttft_p50_ms": "TTFT p50", "ttft_p99_ms": "TTFT p99",
+               "tpot_p50_ms": "TPOT p50", "tpot_p99_ms": "TPOT p99", "e2e_mean_ms": "mean e2e",
+               "goodput": "goodput/s", "fairness": "fairness", "preemptions": "preempted"}  # fmt: skip
+    for title in columns.values():
+        shown.add_column(title, justify="left" if title == "policy" else "right")
+    for row in rows:
+        shown.add_row(
+            *(f"{row[key]:,.4g}" if isinstance(row[key], float) else str(row[key]) for key in columns)
+        )
+    Console().print(shown)
