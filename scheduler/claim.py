@@ -42,8 +42,7 @@ _LOW_32 = 0xFFFFFFFF
 def scan(ring, state, lane, lanes):
     """Claim every new request; each lane looks at its own doorbell words or records."""
     if state.config[sc.G_PLACEMENT] == DEVICE_PLACEMENT:
-        for slot in range(lane, ring.req.shape[0], lanes):
-            _look_at_record(ring, state, slot)
+        _scan_records(ring, state, lane, lanes)
         return
     for word in range(lane, state.parity.shape[0], lanes):
         hits = (load_relaxed(ring.doorbell, word) ^ load_relaxed(state.parity, word)) & _LOW_32
@@ -54,9 +53,35 @@ def scan(ring, state, lane, lanes):
 
 
 @uncounted
-def _look_at_record(ring, state, slot):
-    seen = state.slots[slot * sc.SLOT_WORDS + sc.SL_INCARNATION]
-    if req_incarnation(load_relaxed(ring.req, slot)) == next_incarnation(seen):
+def _scan_records(ring, state, lane, lanes):
+    """Look at all records, eight at a time: one by one, each load would wait for the one before."""
+    last = ring.req.shape[0] - 1
+    for first in range(lane, last + 1, 8 * lanes):
+        word_0 = load_relaxed(ring.req, first)
+        word_1 = load_relaxed(ring.req, min(first + lanes, last))
+        word_2 = load_relaxed(ring.req, min(first + 2 * lanes, last))
+        word_3 = load_relaxed(ring.req, min(first + 3 * lanes, last))
+        word_4 = load_relaxed(ring.req, min(first + 4 * lanes, last))
+        word_5 = load_relaxed(ring.req, min(first + 5 * lanes, last))
+        word_6 = load_relaxed(ring.req, min(first + 6 * lanes, last))
+        word_7 = load_relaxed(ring.req, min(first + 7 * lanes, last))
+        _look_at_record(ring, state, first, word_0)
+        _look_at_record(ring, state, min(first + lanes, last), word_1)
+        _look_at_record(ring, state, min(first + 2 * lanes, last), word_2)
+        _look_at_record(ring, state, min(first + 3 * lanes, last), word_3)
+        _look_at_record(ring, state, min(first + 4 * lanes, last), word_4)
+        _look_at_record(ring, state, min(first + 5 * lanes, last), word_5)
+        _look_at_record(ring, state, min(first + 6 * lanes, last), word_6)
+        _look_at_record(ring, state, min(first + 7 * lanes, last), word_7)
+
+
+@uncounted
+def _look_at_record(ring, state, slot, word):
+    """Claim a record that asks for something; most show at once that they do not."""
+    command = req_command(word)
+    if command != SUBMIT and command != CANCEL:
+        return
+    if req_incarnation(word) == next_incarnation(state.slots[slot * sc.SLOT_WORDS + sc.SL_INCARNATION]):
         claim(ring, state, slot)
 
 
