@@ -2,7 +2,8 @@
 
 Each primitive is a stub with three meanings of one definition: its Python body (the model
 checker's copy of the modules, where every call is a switch point), a CPU overload (LLVM
-atomics) and a CUDA overload (PTX, ``.sys`` scope, since the host or a NIC may be the peer).
+atomics) and a CUDA overload (PTX, ``.sys`` scope, since the host or a NIC may be the peer;
+``.gpu`` for the ``…_device`` ones, between scheduler and engine, where no bus is in between).
 Protocol code calls the stub and is compiled for each target from one source.
 
 All words are int64 with bit 63 clear. An acquire names in a comment the release it pairs with.
@@ -59,6 +60,21 @@ def store_release(array, index, value):
     return None
 
 
+def load_acquire_device(array, index):
+    """`load_acquire` of a word that an agent of the same device releases."""
+    if interposer is not None:
+        return interposer.load_acquire(array, index)
+    return array[index]
+
+
+def store_release_device(array, index, value):
+    """`store_release` of a word that agents of the same device alone acquire: no bus is waited for."""
+    if interposer is not None:
+        return interposer.store_release(array, index, value)
+    array[index] = value
+    return None
+
+
 def compare_and_swap(array, index, expected, desired):
     """Acquire-release CAS; the word's value before (equal to `expected` on success)."""
     if interposer is not None:
@@ -70,7 +86,7 @@ def compare_and_swap(array, index, expected, desired):
 
 
 def fetch_add(array, index, value):
-    """Acquire-release addition; the word's value before."""
+    """Acquire-release addition among agents of one device; the word's value before."""
     if interposer is not None:
         return interposer.fetch_add(array, index, value)
     before = array[index]
@@ -253,6 +269,16 @@ def _(array, index):
     return lambda array, index: _load_acquire(array, index)
 
 
+@overload(load_acquire_device, jit_options=UNCOUNTED)
+def _(array, index):
+    return lambda array, index: _load_acquire(array, index)
+
+
+@overload(store_release_device, jit_options=UNCOUNTED)
+def _(array, index, value):
+    return lambda array, index, value: _store_release(array, index, value)
+
+
 @overload(store_relaxed, jit_options=UNCOUNTED)
 def _(array, index, value):
     return lambda array, index, value: _store_monotonic(array, index, value)
@@ -383,7 +409,7 @@ else:
                 builder,
                 _I64,
                 [_I64.as_pointer(), _I64],
-                "atom.acq_rel.sys.global.add.u64 $0, [$1], $2;",
+                "atom.acq_rel.gpu.global.add.u64 $0, [$1], $2;",
                 "=l,l,l,~{memory}",
                 [pointer, args[2]],
             )
@@ -426,6 +452,17 @@ else:
     _cuda_load_acquire = _cuda_load("ld.acquire.sys.global.b64")
     _cuda_store_relaxed = _cuda_store("st.relaxed.sys.global.b64")
     _cuda_store_release = _cuda_store("st.release.sys.global.b64")
+
+    _cuda_load_acquire_device = _cuda_load("ld.acquire.gpu.global.b64")
+    _cuda_store_release_device = _cuda_store("st.release.gpu.global.b64")
+
+    @cuda_overload(load_acquire_device, target="cuda")
+    def _(array, index):
+        return lambda array, index: _cuda_load_acquire_device(array, index)
+
+    @cuda_overload(store_release_device, target="cuda")
+    def _(array, index, value):
+        return lambda array, index, value: _cuda_store_release_device(array, index, value)
 
     @cuda_overload(load_relaxed, target="cuda")
     def _(array, index):

@@ -24,7 +24,6 @@ from blink_numba.bench.launch import (
     WINDOW_LIMIT,
     WINDOWS,
 )
-from blink_numba.bench.null_engine import NullEngine
 from graphs import host_launch
 from graphs._cuda import CudaError, check, cuda, driver, new_stream
 from graphs.capture import GraphSet, capture, instantiate, load_kernel
@@ -34,12 +33,20 @@ from graphs.grid import DECODE, EXECS, table_view
 from graphs.launcher import launch
 from graphs.step_io import DONE, TICKET, EngineSpec
 from graphs.strategies import CORE_WORDS, FireAndForget, TailPair
-from ring.atomics import fence, load_acquire, now_ns, pause, store_relaxed
+from ring.atomics import (
+    fence,
+    load_acquire_device,
+    load_relaxed,
+    now_ns,
+    pause,
+    store_relaxed,
+    store_release_device,
+)
 
 LANES = 256  # as the scheduler
 TRIES = 64
 NO_BRANCH = 1 << 30
-SPIN_NS = 1_000_000_000  # a step that takes longer is lost
+SPINS = 2_000_000  # about a second: a step that takes longer is lost
 END_S = 20.0
 NOT_DONE = -1  # error of a step that did not end
 
@@ -53,12 +60,11 @@ SPEC = EngineSpec(
 @cuda.jit(device=True)
 def await_done(control, step):
     """Poll for a step's end; 0, or `NOT_DONE` past the deadline."""
-    began = now_ns()
-    # pairs with the release in null_decode
-    while load_acquire(control, DONE) != step:
-        if now_ns() - began > SPIN_NS:
-            return NOT_DONE
-    return 0
+    # pairs with the release in release_done
+    for _ in range(SPINS):
+        if load_acquire_device(control, DONE) == step:
+            return 0
+    return NOT_DONE
 
 
 @cuda.jit(device=True)
@@ -68,37 +74,47 @@ def open_step(control, step):
     fence()
 
 
+@cuda.jit(launch_bounds=32)
+def release_done(control):
+    """The smallest step: DONE = TICKET, by one lane."""
+    if cuda.threadIdx.x == 0:
+        store_release_device(control, DONE, load_relaxed(control, TICKET))
+
+
 @cuda.jit
 def fire_and_forget(control, core, table_words, state, begun, seen):
     """Launch, poll, launch; at the window's end tail-launch itself."""
     if cuda.threadIdx.x == 0:
         table = table_view(table_words)
         launcher = FireAndForget(core)
-        launched = 0
-        while state[STEP] < state[TARGET] and launched < state[WINDOW_LIMIT] and state[ERROR] == 0:
-            step = state[STEP]
-            began = now_ns()
+        step, turn, target = state[STEP], state[TURN], state[TARGET]
+        window, try_limit = state[WINDOW_LIMIT], state[TRY_LIMIT]
+        retries, code, launched = 0, 0, 0
+        began = now_ns()
+        while step < target and launched < window and code == 0:
             open_step(control, step + 1)
-            code = launch(launcher, table, state[TURN] % EXECS)
+            code = launch(launcher, table, turn % EXECS)
             tries = 0
-            while code != 0 and tries < state[TRY_LIMIT]:
+            while code != 0 and tries < try_limit:
                 tries += 1
                 pause(tries)
-                code = launch(launcher, table, (state[TURN] + tries) % EXECS)
-            state[RETRIES] += tries
-            state[TURN] += tries + 1
+                code = launch(launcher, table, (turn + tries) % EXECS)
+            retries += tries
+            turn += tries + 1
             if code == 0:
                 code = await_done(control, step + 1)
             if code == 0:
+                ended = now_ns()
                 begun[step] = began
-                seen[step] = now_ns() - began
-                state[STEP] = step + 1
+                seen[step] = ended - began
+                began = ended  # the next launch follows at once
+                step += 1
                 launched += 1
-            else:
-                state[ERROR] = code
+        state[STEP], state[TURN], state[ERROR] = step, turn, code
+        state[RETRIES] += retries
         state[WINDOWS] += 1
         fence()
-        if state[STEP] < state[TARGET] and state[ERROR] == 0:
+        if step < target and code == 0:
             state[ERROR] = tail_launch_self()
 
 
@@ -121,7 +137,7 @@ def tail_pair(control, core, table_words, state, begun):
         table = table_view(table_words)
         launcher = TailPair(core)
         step = state[STEP]
-        if step > 0 and load_acquire(control, DONE) != step:  # pairs with the release in null_decode
+        if step > 0 and load_acquire_device(control, DONE) != step:  # pairs with the release in release_done
             state[ERROR] = NOT_DONE
         if step < state[TARGET] and state[ERROR] == 0:
             begun[step] = now_ns()
@@ -148,7 +164,7 @@ def while_switch(control, state, begun, loop, switch):
     """The strategy ``while``: choose the branch of a SWITCH node, which is the step."""
     if cuda.threadIdx.x == 0:
         step = state[STEP]
-        if step > 0 and load_acquire(control, DONE) != step:  # pairs with the release in null_decode
+        if step > 0 and load_acquire_device(control, DONE) != step:  # pairs with the release in release_done
             state[ERROR] = NOT_DONE
         if step < state[TARGET] and state[ERROR] == 0:
             begun[step] = now_ns()
@@ -159,6 +175,19 @@ def while_switch(control, state, begun, loop, switch):
         else:
             set_conditional(switch, NO_BRANCH)
             set_conditional(loop, 0)
+
+
+class SmallestEngine:
+    """An engine whose step of any shape is `release_done`."""
+
+    spec = SPEC
+
+    def __init__(self) -> None:
+        self.control = cuda.to_device(np.zeros(DONE + 1, np.int64))
+
+    def enqueue(self, kind: int, shape: int, stream: Any) -> None:
+        """Enqueue a step."""
+        release_done[1, 32, stream](self.control)
 
 
 class Miniatures:
@@ -173,7 +202,8 @@ class Miniatures:
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._stream = new_stream()
-        self._engine = NullEngine(SPEC)
+        self._engine = SmallestEngine()
+        load_kernel(release_done, self._engine.control)
         self._graphs = GraphSet(self._engine, self._stream)
         self._table = cuda.to_device(self._graphs.table())
         self._core = cuda.to_device(np.zeros(CORE_WORDS, np.int64))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blink_numba.engines.cuda.buffers import StepBuffer, device_zeros
-from blink_numba.engines.cuda.sample import finish_step
+from blink_numba.engines.cuda.sample import finish_step_for_host
 from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model
 from blink_numba.runtime.cuda import CudaBackend
@@ -19,7 +19,7 @@ from blink_numba.runtime.cuda_host import CudaHostBackend
 from graphs._cuda import cuda, new_stream
 from graphs.grid import DECODE, shapes
 from graphs.step_io import DONE, FAULT, TICKET, EngineSpec
-from ring.atomics import lane_barrier, load_relaxed, store_release
+from ring.atomics import lane_barrier, load_relaxed, store_release_device
 from ring.jit import njit
 
 THREADS = 256
@@ -65,7 +65,7 @@ def null_decode(rows, seat_token, seat_position, out_token, vocab_size, batch, c
     lane_barrier()
     if cuda.threadIdx.x == 0 and releases != 0:
         control[FAULT] = 0
-        store_release(control, DONE, load_relaxed(control, TICKET))
+        store_release_device(control, DONE, load_relaxed(control, TICKET))
 
 
 @cuda.jit
@@ -77,7 +77,7 @@ def null_prefill(run_seat, run_start, run_samples, token, position, out_token, v
     lane_barrier()
     if cuda.threadIdx.x == 0 and releases != 0:
         control[FAULT] = 0
-        store_release(control, DONE, load_relaxed(control, TICKET))
+        store_release_device(control, DONE, load_relaxed(control, TICKET))
 
 
 class NullEngine:
@@ -122,7 +122,7 @@ class NullEngine:
             )  # fmt: skip
         if not releases:
             step.enqueue_outputs(stream)
-            finish_step[1, 32, stream](step.control, self._fault)
+            finish_step_for_host[1, 32, stream](step.control, self._fault)
 
 
 class NullBackend(CudaBackend):

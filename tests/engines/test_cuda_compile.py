@@ -49,6 +49,7 @@ KERNELS = {
     "gate": (layers.gate, (WORDS, WORDS)),
     "sample": (sample.sample, (FLOATS, INT32, INT32, INT64, INT32, INT64, INT64)),
     "finish_step": (sample.finish_step, (INT64, INT64)),
+    "finish_step_for_host": (sample.finish_step_for_host, (INT64, INT64)),
     "decode_smollm2": (attention.decode_kernel(64, 3), DECODE),
     "decode_llama3_8b": (attention.decode_kernel(128, 4), DECODE),
     "decode_qwen3_32b": (attention.decode_kernel(128, 8), DECODE),
@@ -87,9 +88,10 @@ def test_matrix_kernels_use_the_tensor_cores(ptx, name):
         assert instruction in ptx[name]
 
 
-def test_done_is_a_release_after_the_fault(ptx):
-    text = ptx["finish_step"]
-    assert text.count("st.release") == 1
+@pytest.mark.parametrize(("name", "scope"), [("finish_step", "gpu"), ("finish_step_for_host", "sys")])
+def test_done_is_a_release_after_the_fault(ptx, name, scope):
+    text = ptx[name]
+    assert text.count(f"st.release.{scope}") == 1
     assert text.index("st.release") > max(text.rindex("st.global"), text.rindex("ld.global"))
 
 

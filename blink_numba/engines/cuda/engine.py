@@ -124,7 +124,8 @@ class CudaEngine:
         else:
             self._sample_runs(rows, stream)
         self._step.enqueue_outputs(stream)
-        sample.finish_step[1, 32, stream](self._step.control, self.activations.fault)
+        finish = sample.finish_step if self.host_io is None else sample.finish_step_for_host
+        finish[1, 32, stream](self._step.control, self.activations.fault)
 
     def _embed_decode(self, batch: int, rows: Rows, stream: Any) -> None:
         layers.embed_decode[batch, layers.EMBED_THREADS, stream](

@@ -20,7 +20,7 @@ from graphs.step_io import (
     TOP_K,
     TOP_P_MICRO,
 )
-from ring.atomics import store_release
+from ring.atomics import store_release, store_release_device
 
 THREADS = 512
 WARPS = THREADS // 32
@@ -269,7 +269,16 @@ def sample(logits, row_seat, row_position, sampling, eos_ids, fault, out_token):
 
 @cuda.jit(launch_bounds=32)
 def finish_step(control, fault):
-    """Last node of a step: its error code, then DONE = TICKET for the scheduler to acquire."""
+    """Last node of a step: its error code, then DONE = TICKET for a scheduler on this device to acquire."""
+    if cuda.threadIdx.x == 0:
+        control[FAULT] = fault[0]
+        fault[0] = 0
+        store_release_device(control, DONE, control[TICKET])
+
+
+@cuda.jit(launch_bounds=32)
+def finish_step_for_host(control, fault):
+    """As `finish_step`, for a scheduler on the host, in whose memory `control` is."""
     if cuda.threadIdx.x == 0:
         control[FAULT] = fault[0]
         fault[0] = 0
