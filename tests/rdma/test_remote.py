@@ -1,0 +1,88 @@
+"""The commands `engine` and `frontend`, as far as they go without an RDMA device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from blink_numba.remote import VerbsConnector, parse_address, run_engine
+from blink_numba.runtime import EngineConfig
+from rdma import FrontEndPort, Request, ShmTransport, TransportError
+from rdma.verbs import VerbsUnavailable
+from ring import layout as at
+from ring.memory import RingMemory, ring_path
+from ring.states import Reason
+from tests.rdma.peer import ring_name
+
+KEY = "a key of the tests that is long enough"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("10.0.0.1:7471", ("10.0.0.1", 7471)), ("engine:1", ("engine", 1)), ("[fe80::1]:80", ("fe80::1", 80))],
+)
+def test_an_address(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["engine", "engine:", ":80", "engine:http", "engine:0", "engine:70000", ""])
+def test_no_address(text):
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_what_is_missing_is_said_before_a_model_is_loaded(monkeypatch):
+    monkeypatch.delenv("BLINK_NUMBA_RDMA_KEY", raising=False)
+    config = EngineConfig(model="no such model")
+    with pytest.raises(TransportError, match="BLINK_NUMBA_RDMA_KEY"):
+        run_engine(config)
+    with pytest.raises(VerbsUnavailable):
+        run_engine(config, key=KEY, device="no-such-device")
+    with pytest.raises(ValueError, match="transport='tcp'"):
+        run_engine(config, transport="tcp")
+    with pytest.raises(VerbsUnavailable):
+        VerbsConnector("localhost", 1, key=KEY, device="no-such-device").connect()
+
+
+@pytest.mark.timeout(900)
+def test_an_engine_that_dies_is_replaced_on_its_ring():
+    ring = ring_name("supervised")
+    config = EngineConfig(
+        model="tiny", backend="cpu", ring_name=ring, slots=32, max_seats=1, max_model_len=128, threads=1
+    )
+    stop, ready, status = threading.Event(), threading.Event(), []
+    supervisor = threading.Thread(
+        target=lambda: status.append(
+            run_engine(config, transport="shm", on_ready=lambda line: ready.set(), stop=stop)
+        )
+    )
+    supervisor.start()
+    try:
+        assert ready.wait(300)
+        with RingMemory.attach(ring) as memory, FrontEndPort(ShmTransport.attach(ring)) as port:
+            first_pid = int(memory.view.info[at.I_OWNER_PID])
+            prompt = np.arange(5, dtype=np.int32)
+            in_service = port.submit(Request(prompt, max_tokens=120, ignore_eos=True))
+            while not port.poll():
+                time.sleep(0.001)
+            queued = port.submit(Request(prompt, max_tokens=3, ignore_eos=True))
+            os.kill(first_pid, signal.SIGKILL)
+            ends = {}
+            give_up = time.monotonic() + 300
+            while port.live():
+                assert time.monotonic() < give_up, ends
+                ends |= {event.handle: event.reason for event in port.poll() if event.reason}
+                time.sleep(port.idle_interval())
+            assert ends[in_service] == Reason.ERROR
+            assert ends[queued] == Reason.LENGTH
+            assert int(memory.view.info[at.I_OWNER_PID]) != first_pid
+    finally:
+        stop.set()
+        supervisor.join(60)
+    assert status == [0]
+    assert not ring_path(ring).exists()
