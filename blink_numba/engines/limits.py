@@ -58,7 +58,8 @@ class EngineLimits:
         if self.max_model_len is not None:
             if self.max_model_len > config.max_position:
                 raise ValueError(
-                    f"max_model_len {self.max_model_len} exceeds the {config.max_position} positions of the model"
+                    f"max_model_len {self.max_model_len} exceeds the {config.max_position} positions "
+                    "of the model"
                 )
             longest = self.max_model_len
         return EngineSpec(

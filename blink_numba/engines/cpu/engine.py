@@ -12,7 +12,7 @@ import numpy as np
 
 from blink_numba.engines.cpu.buffers import make_activations, make_cache, make_scratch
 from blink_numba.engines.cpu.step import follow_steps, launch_and_wait, lead_steps
-from blink_numba.engines.cpu.team import QUIT, STEP, make_team
+from blink_numba.engines.cpu.team import make_team
 from blink_numba.engines.cpu.weights import build_network
 from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model
@@ -96,10 +96,9 @@ class CpuEngine:
         check_table(table_words)
         self.compile()
         self._launcher_words = launcher_words
-        self._team[QUIT] = 0
-        seen = int(self._team[STEP])
+        self._team = make_team(self.threads)  # a new one: the last may have been dismissed, or broken
         for member in range(1, self.threads):
-            self._start_thread(f"engine-{member}", follow_steps, (io_words, *self._memory(member), seen))
+            self._start_thread(f"engine-{member}", follow_steps, (io_words, *self._memory(member), 0))
         lead = (io_words, table_words, launcher_words, *self._memory(0))
         self._start_thread("engine-0", lead_steps, lead)
 

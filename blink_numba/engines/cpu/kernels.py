@@ -1,8 +1,8 @@
 """The arithmetic kernels, compiled on their own and called through pointers.
 
 Numba optimises a function again in each of its callers, all the way up: inlined, these kernels
-would be compiled a dozen times over. A pointer ends that (the step compiles in a third of the
-time), and a call costs some nanoseconds against the microseconds of a kernel.
+would be compiled a dozen times over. A pointer ends that (a third less time to compile the step),
+and a call costs 60 ns against the microseconds of a kernel.
 """
 
 from __future__ import annotations

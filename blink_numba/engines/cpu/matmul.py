@@ -25,9 +25,8 @@ from ring.jit import uncounted
 
 TILE_ROWS = (1, 4, 8, 12)
 MAX_TILE_ROWS = 12  # 24 accumulators and the weights fill the 32 registers of AVX-512
-_AHEAD = (
-    6144  # bytes: how far ahead weights are fetched; a panel is too short for the hardware to find its pace
-)
+# Bytes that weights are fetched ahead: a panel is too short for the hardware to find its pace.
+_AHEAD = 6144
 
 
 @uncounted

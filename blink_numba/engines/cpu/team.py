@@ -3,9 +3,11 @@
 All threads run the same step. Each works through its own share of a phase's tasks, which are
 neighbours in memory, and then helps the others with theirs; the leader takes launches and
 publishes results. Waiting spins for the length of a phase and then sleeps (the scheduler's
-thread needs a core too). No wait is for ever: a team-mate that does not come within its patience
-(a minute of observed time) breaks the team, every wait of a broken team returns at once, and the step ends
-with `FAULT_TEAM`. Time in which nobody runs (a stopped process, a suspended machine) is not counted.
+thread needs a core too).
+
+No wait within a step is for ever: a team-mate that does not come within the team's patience
+breaks the team, every wait of a broken team returns at once, and the step ends with
+`FAULT_TEAM`. Time in which nobody runs (a stopped process, a suspended machine) is not counted.
 """
 
 from __future__ import annotations
