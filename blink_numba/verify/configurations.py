@@ -120,12 +120,17 @@ LARGER: dict[str, Setup] = {
         ),
         Setup(
             "cancel-waiting", "Requests that wait are cancelled, and their slots used again.",
-            (Client(tuple(Ask(1, 2, cancel=k % 2 == 1) for k in range(8)), slots=3),),
+            (Client(tuple(Ask(1, 2, cancel=k % 2 == 1) for k in range(8)), slots=3),), log_entries=128,
         ),
         Setup(
             "crash-lanes", "A front end with requests on two seats dies, seen by two lanes.",
             (Client((Ask(1, 3), Ask(1, 3)), slots=2, burst=True, crash=True, afterwards=(Ask(1, 2),)),),
             lanes=2, seats=2,
+        ),
+        Setup(
+            "preempt-at-once", "Requests whose first token is out find no block for the next.",
+            (Client(tuple(Ask(1, 3) for _ in range(6)), slots=3, burst=True),), seats=3, blocks=7, block_size=1,
+            prefill_sequences=3, prefill_tokens=3, log_entries=128,
         ),
         Setup(
             "overrun-fast", "A token log of four entries and an answer of seven tokens.",
@@ -136,7 +141,7 @@ LARGER: dict[str, Setup] = {
             (
                 Client(tuple(Ask(1 + k % 3, 1 + k % 4, cancel=k % 3 == 0) for k in range(8)), slots=4, burst=True),
                 Client(tuple(Ask(1 + k % 2, 4 - k % 4) for k in range(8)), slots=3),
-            ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5,
+            ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5, log_entries=128,
         ),
         Setup(
             "crowd-lanes", "The same with three lanes and death.",
@@ -145,6 +150,7 @@ LARGER: dict[str, Setup] = {
                        crash=True, afterwards=(Ask(2, 3), Ask(1, 1))),
                 Client(tuple(Ask(1 + k % 2, 4 - k % 4) for k in range(5)), slots=3),
             ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5, lanes=3,
+            log_entries=128,
         ),
     )
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from blink_numba.verify.actors import Engine, FrontEnd, Host, Scheduler, Successor, Time
@@ -235,7 +236,8 @@ class Model(World):
 
     def _policy(self, name: str) -> Any:
         shipped = self.copy.module("scheduler.policies").SHIPPED
-        return self.copy.module(f"scheduler.policies.{shipped[name]}").POLICY
+        policy = self.copy.module(f"scheduler.policies.{shipped[name]}").POLICY
+        return replace(policy, margin=0)  # as eager to preempt as can be
 
     def _settle_knowledge(self) -> None:
         """Say what each word of the protocol is there to carry."""

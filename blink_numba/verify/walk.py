@@ -15,8 +15,9 @@ from blink_numba.verify.memory import Violation
 from blink_numba.verify.model import Model
 from blink_numba.verify.world import CRASH, State
 
-STYLES = ("even", "bursts", "freeze")
-BURSTS, FREEZES = (1, 2, 5, 12, 40), (20, 60, 120, 250)
+STYLES = ("even", "bursts", "freeze", "stall")
+BURSTS, FREEZES, STALL = (1, 2, 5, 12, 40), (20, 60, 120, 250), 250
+DEEPEST = 12  # accesses since its loop head after which an actor stalls
 CRASH_CHANCE = 0.03
 FIRST_CHOICE = 0.85  # of a choice such as whether to cancel, how often the first: not yet
 
@@ -41,12 +42,12 @@ class Walk:
 def random_chooser(seed: int) -> Callable[[State, list[tuple[int, int]]], tuple[int, int]]:
     """A seeded way to choose moves; its style is of the seed.
 
-    Even; in bursts of one actor; or with one actor frozen wherever it stands, for long enough
-    that the others come round.
+    Even; in bursts of one actor; with one actor frozen now and then; or with one actor that
+    stalls deep in its loop, for long enough that the others come round.
     """
     generator = random.Random(seed)
     style = STYLES[seed % len(STYLES)]
-    held = {"actor": -1, "left": 0}
+    held = {"actor": -1, "left": 0, "until": 0}
 
     def among(moves: list[tuple[int, int]]) -> tuple[int, int]:
         if moves[0][1] == 0 and generator.random() < FIRST_CHOICE:
@@ -58,7 +59,17 @@ def random_chooser(seed: int) -> Callable[[State, list[tuple[int, int]]], tuple[
         if deaths and generator.random() < CRASH_CHANCE:
             return generator.choice(deaths)
         actors = sorted({move[0] for move in moves})
-        if style != "even":
+        if style == "stall":
+            if held["left"] > 0:
+                held["left"] -= 1
+                actors = [actor for actor in actors if actor != held["actor"]] or actors
+            else:
+                if held["until"] <= 0:
+                    held["actor"], held["until"] = generator.choice(actors), generator.randrange(1, DEEPEST)
+                place = state.places[held["actor"]]
+                if place.log and len(place.log[0]) >= held["until"]:
+                    held["left"], held["until"] = STALL, 0
+        elif style != "even":
             if held["left"] <= 0:
                 held["actor"] = generator.choice(actors)
                 held["left"] = generator.choice(BURSTS if style == "bursts" else FREEZES)
