@@ -35,27 +35,30 @@ class VerbsConnector:
         Which of the ring's places to take; a predecessor's is taken over once it is gone.
     key, device : str, optional
         As in `rdma.verbs.VerbsTransport`.
+    reconnect_s : float
+        How long a fault may last before every request in service fails.
     """
 
     def __init__(
-        self, host: str, port: int, front_end: int = 0, *, key: str | None = None, device: str | None = None
-    ) -> None:
+        self, host: str, port: int, front_end: int = 0, *, key: str | None = None,
+        device: str | None = None, reconnect_s: float = RECONNECT_S,
+    ) -> None:  # fmt: skip
         self._host, self._port, self._front_end = host, port, front_end
-        self._key, self._device = key, device
+        self._key, self._device, self._reconnect_s = key, device, reconnect_s
 
     def _transport(self) -> VerbsTransport:
         from rdma.verbs import VerbsTransport
 
         return VerbsTransport(
             self._host, self._port, self._front_end, key=self._key, takeover=True, device=self._device,
-            deadline_s=RECONNECT_S,
+            deadline_s=self._reconnect_s,
         )  # fmt: skip
 
     def connect(self) -> FrontEndPort:
         """A port; `AttachError` or `TransportError` while there is no ring."""
         transport = self._transport()
         try:
-            port = FrontEndPort(transport, self._front_end, takeover=True, deadline_s=RECONNECT_S)
+            port = FrontEndPort(transport, self._front_end, takeover=True, deadline_s=self._reconnect_s)
             port.warm_up()
         except BaseException:
             transport.close()

@@ -145,7 +145,12 @@ class RingHost:
             wire = Wire.accept(peer, self._key, HANDSHAKE_S)
             session = self._admit(wire)
             while not self._closing.is_set():
-                self._answer(wire, session, wire.receive(None))
+                request = wire.receive(None)
+                if request.get("op") == "leave":
+                    self._leave(session)  # before the answer: whoever comes next finds the place free
+                    wire.send({})
+                    return
+                self._answer(wire, session, request)
         except Refused as refusal:
             logger.warning("front end at %s refused: %s", address, refusal)
             if wire is not None:

@@ -8,6 +8,7 @@ request is lost and none is submitted twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -34,6 +35,7 @@ QUEUE_DEPTH = 256
 _SPINS = 200  # polls of the completion queue before giving way
 _LOOK_AT_WIRE_S = 0.005
 _RETRY_S = 0.05
+_LEAVE_S = 1.0
 
 
 class VerbsTransport(Transport):
@@ -268,6 +270,9 @@ class VerbsTransport(Transport):
         self._queue.break_off()
 
     def close(self) -> None:
+        if self._wire is not None:
+            with contextlib.suppress(TransportError):  # the host finds out by itself then
+                self._wire.ask({"op": "leave"}, _LEAVE_S)
         self._give_up()
         if self._region is not None:
             self._region.close()

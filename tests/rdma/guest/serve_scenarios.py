@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from blink_numba.remote import VerbsConnector
 from blink_numba.runtime import EngineConfig, LocalEngine
-from rdma import Event, FrontEndPort, Handle, Request
-from rdma.verbs import RingHost, VerbsTransport
+from rdma import Event, Handle, Request
+from rdma.verbs import RingHost
 from ring.states import Reason
 from tests.rdma.peer import ring_name
 
@@ -59,7 +60,9 @@ def engine_process(pipe: Connection, ring: str, number: int, attach: bool) -> No
     )
     with (
         LocalEngine(config, attach=attach) as engine,
-        RingHost(engine.ring, KEY, host="127.0.0.1", port=number, grace_s=1.0) as host,
+        RingHost(
+            engine.ring, KEY, host="127.0.0.1", port=number, grace_s=1.0, about={"model": "tiny"}
+        ) as host,
     ):
         pipe.send(host.port)
         pipe.recv()  # "end"
@@ -76,8 +79,9 @@ def start_engine(ring: str, number: int = 0, *, attach: bool = False) -> tuple[R
 
 
 def front_end_process(pipe: Connection, number: int) -> None:
-    transport = VerbsTransport("127.0.0.1", number, key=KEY, takeover=True, deadline_s=DEADLINE_S)
-    port = FrontEndPort(transport, takeover=True, deadline_s=DEADLINE_S)
+    connector = VerbsConnector("127.0.0.1", number, key=KEY, reconnect_s=DEADLINE_S)
+    assert connector.model() == "tiny"
+    port = connector.connect()
     pipe.send("attached")
     events: dict[Handle, list[Event]] = {}
     while True:

@@ -373,6 +373,17 @@ def _live_and_die(number: int, pipe) -> None:
         port.poll()
 
 
+def a_closed_port_s_place_is_free_at_once() -> None:
+    with setup(grace_s=30.0) as world:
+        for _ in range(3):
+            port = world.port()
+            world.submit(port, 3)
+            world.finish(port)
+            assert port.close() == 0
+            assert world.host.sessions() == []
+            world.book = AnswerBook(VOCAB)
+
+
 def a_place_held_on_the_ring_s_own_host_is_respected() -> None:
     from rdma import ShmTransport
 
@@ -404,5 +415,6 @@ SCENARIOS = [
     a_living_front_end_keeps_its_place,
     who_was_replaced_is_fenced,
     a_killed_front_end_is_buried_and_succeeded,
+    a_closed_port_s_place_is_free_at_once,
     a_place_held_on_the_ring_s_own_host_is_respected,
 ]
