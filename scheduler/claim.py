@@ -65,23 +65,27 @@ def _scan_records(ring, state, lane, lanes):
         word_5 = load_relaxed(ring.req, min(first + 5 * lanes, last))
         word_6 = load_relaxed(ring.req, min(first + 6 * lanes, last))
         word_7 = load_relaxed(ring.req, min(first + 7 * lanes, last))
-        _look_at_record(ring, state, first, word_0)
-        _look_at_record(ring, state, min(first + lanes, last), word_1)
-        _look_at_record(ring, state, min(first + 2 * lanes, last), word_2)
-        _look_at_record(ring, state, min(first + 3 * lanes, last), word_3)
-        _look_at_record(ring, state, min(first + 4 * lanes, last), word_4)
-        _look_at_record(ring, state, min(first + 5 * lanes, last), word_5)
-        _look_at_record(ring, state, min(first + 6 * lanes, last), word_6)
-        _look_at_record(ring, state, min(first + 7 * lanes, last), word_7)
+        asking = _asks(word_0) | _asks(word_1) << 1 | _asks(word_2) << 2 | _asks(word_3) << 3
+        asking |= _asks(word_4) << 4 | _asks(word_5) << 5 | _asks(word_6) << 6 | _asks(word_7) << 7
+        if asking == 0:
+            continue
+        for k in range(8):
+            slot = first + k * lanes
+            if (asking >> k) & 1 and slot <= last:
+                _claim_if_new(ring, state, slot)
 
 
 @uncounted
-def _look_at_record(ring, state, slot, word):
-    """Claim a record that asks for something; most show at once that they do not."""
+def _asks(word):
+    """1 if a record asks for something, 0 if it is empty or released: most are."""
     command = req_command(word)
-    if command != SUBMIT and command != CANCEL:
-        return
-    if req_incarnation(word) == next_incarnation(state.slots[slot * sc.SLOT_WORDS + sc.SL_INCARNATION]):
+    return 1 if command == SUBMIT or command == CANCEL else 0
+
+
+@uncounted
+def _claim_if_new(ring, state, slot):
+    seen = state.slots[slot * sc.SLOT_WORDS + sc.SL_INCARNATION]
+    if req_incarnation(load_relaxed(ring.req, slot)) == next_incarnation(seen):
         claim(ring, state, slot)
 
 

@@ -41,7 +41,7 @@ def test_completion_is_polled_inside_a_loop():
     def wait_only(control, out):
         out[0] = launch_kernels.await_done(control, 1)
 
-    assert loops_with(compile_kernel(wait_only, (WORDS, WORDS)), "ld.acquire.sys.global.b64") == 1
+    assert loops_with(compile_kernel(wait_only, (WORDS, WORDS)), "ld.acquire.gpu.global.b64") == 1
 
 
 @pytest.mark.parametrize("name", STEPS)

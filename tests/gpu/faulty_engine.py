@@ -1,4 +1,4 @@
-"""An engine's process with a planted fault: ``python -m tests.gpu.faulty_engine FAULT …``.
+"""An engine's process with planted faults: ``python -m tests.gpu.faulty_engine FAULTS …``.
 
 The other arguments are those of ``python -m blink_numba.runtime``. The engine computes nothing
 (`blink_numba.bench.null_engine`), so every answer is known.
@@ -19,64 +19,61 @@ from ring.atomics import now_ns, pause
 from scheduler import state as sc
 from scheduler.policy import named_policy
 
-# fault: (kind, nanoseconds of a spin)
-NONE, SPIN, WILD, LAUNCH = range(4)
-FAULTS = {
-    "none": (NONE, 0),
-    "spin": (SPIN, 3_000_000_000),  # past the deadline, but it ends
-    "endless": (SPIN, 30_000_000_000),  # longer than anybody waits
-    "wild": (WILD, 0),
-    "launch": (LAUNCH, 0),
-}
-AT_STEP = 50
+# fault: the step in which it happens; `launch` happens at the first window's end
+STEP_OF = {"spin": 200, "wild": 350, "endless": 50}
+SPIN_NS, ENDLESS_NS = 3_000_000_000, 30_000_000_000  # past the deadline; longer than anybody waits
 OVERDRAWN = 40  # launches that the scheduler believes to have beyond its window
+NEVER = 1 << 40
 
 
 @cuda.jit
-def plant(counter, kind, spin_ns):
-    """Count steps; misbehave in one of them."""
-    counter[0] += 1
-    if counter[0] == AT_STEP:
-        if kind == SPIN:
-            began = now_ns()
-            while now_ns() - began < spin_ns:
-                pause(1000)
-        elif kind == WILD:
-            counter[1 << 40] = 1
+def plant(steps, spin_at, spin_ns, wild_at):
+    """Count steps; misbehave in some: spin, or write where no memory is."""
+    steps[0] += 1
+    if steps[0] == spin_at:
+        began = now_ns()
+        while now_ns() - began < spin_ns:
+            pause(1000)
+    if steps[0] == wild_at:
+        steps[1 << 40] = 1
 
 
 class FaultyEngine(NullEngine):
     """Begins each step with `plant`."""
 
-    def __init__(self, spec, fault: str) -> None:
-        self._kind, self._spin_ns = FAULTS[fault]
-        self._counter = cuda.to_device(np.full(1, 1 << 20, np.int64))  # the constructor's steps are well
+    def __init__(self, spec, faults: list[str]) -> None:
+        endless = "endless" in faults
+        spin = "endless" if endless else "spin"
+        self._spin_at = STEP_OF[spin] if spin in faults else NEVER
+        self._spin_ns = ENDLESS_NS if endless else SPIN_NS
+        self._wild_at = STEP_OF["wild"] if "wild" in faults else NEVER
+        self._steps = cuda.to_device(np.full(1, 1 << 20, np.int64))  # the constructor's steps are well
         super().__init__(spec)
-        self._counter.copy_to_device(np.zeros(1, np.int64))
+        self._steps.copy_to_device(np.zeros(1, np.int64))
 
     def enqueue(self, kind: int, shape: int, stream) -> None:
-        plant[1, 1, stream](self._counter, self._kind, self._spin_ns)
+        plant[1, 1, stream](self._steps, self._spin_at, self._spin_ns, self._wild_at)
         super().enqueue(kind, shape, stream)
 
 
 class FaultyBackend(NullBackend):
     """A resident scheduler over a `FaultyEngine`."""
 
-    fault = "none"
+    faults: list[str] = []
 
     def _make_engine(self, model, limits) -> FaultyEngine:
-        return FaultyEngine(limits.spec(model.config), self.fault)
+        return FaultyEngine(limits.spec(model.config), self.faults)
 
     def new_state(self, geometry, placement: int) -> np.ndarray:
         words = super().new_state(geometry, placement)
-        if FAULTS[self.fault][0] == LAUNCH:
+        if "launch" in self.faults:
             sc.state_view(words).core[sc.K_WINDOW] = -OVERDRAWN
         return words
 
 
 def main() -> int:
     """Run the engine's process over the faulty backend."""
-    FaultyBackend.fault = sys.argv.pop(1)
+    FaultyBackend.faults = [fault for fault in sys.argv.pop(1).split(",") if fault]
     local.make_backend = lambda config, progress: FaultyBackend(
         load_model("tiny"), config, named_policy(config.policy), progress
     )
