@@ -1,7 +1,7 @@
 """Words of the cl100k family (Llama-3, Qwen, cl100k_base), as bit arithmetic.
 
-The pattern is ``splitters.LLAMA3``'s. Below, *other* is ``[^\\s\\p{L}\\p{N}]`` and *blank* white space without
-line ends:
+The pattern is `splitters.LLAMA3`. Below, *other* is ``[^\\s\\p{L}\\p{N}]`` and *blank* white space
+without line ends:
 
 - Letters take one blank, or a run of others that is one character long and follows no space, in front.
 - A run of others takes a space in front and all line ends behind (*swallowed* ones).

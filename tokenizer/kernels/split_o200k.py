@@ -2,7 +2,8 @@
 
 With ``U = [\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]``, ``W = [\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]``,
 ``P = [^\\r\\n\\p{L}\\p{N}]`` and an optional contraction c, letters are ``P?U*W+c|P?U+W*c``; then
-``\\p{N}{1,3}``, `` ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*`` and the usual rules of white space. Marks are in U, in W, in P and in the punctuation class.
+``\\p{N}{1,3}``, `` ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*`` and the usual rules of white space.
+Marks are in U, in W, in P and in the punctuation class.
 """
 
 from tokenizer.kernels.blocks import class_of, decode
