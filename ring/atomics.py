@@ -12,6 +12,7 @@ All words are int64 with bit 63 clear. An acquire names in a comment the release
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -119,7 +120,7 @@ def pause(spins):
         interposer.pause(spins)
 
 
-UNCOUNTED = {"_nrt": False}  # no reference counts around an access (`ring.jit.uncounted`)
+UNCOUNTED: Any = {"_nrt": False}  # no reference counts around an access (`ring.jit.uncounted`)
 
 
 # --- CPU: LLVM atomics ----------------------------------------------------------------------
@@ -333,14 +334,14 @@ def _(spins):
 
 try:
     from numba.cuda.extending import intrinsic as cuda_intrinsic
-    from numba.cuda.extending import overload as cuda_overload
+    from numba.cuda.extending import overload as cuda_overload  # pyright: ignore[reportAttributeAccessIssue]
 except ImportError:  # the CUDA target is an extra
     HAVE_CUDA_TARGET = False
 else:
     HAVE_CUDA_TARGET = True
 
     def _cuda_pointer(context, builder, array_type, array, index):
-        from numba.cuda import cgutils as cuda_cgutils
+        from numba.cuda import cgutils as cuda_cgutils  # pyright: ignore[reportAttributeAccessIssue]
 
         view = context.make_array(array_type)(context, builder, array)
         return cuda_cgutils.get_item_pointer(context, builder, array_type, view, [index], wraparound=False)

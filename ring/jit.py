@@ -17,6 +17,8 @@ import llvmlite
 import numba
 import numpy as np
 
+_config: Any = numba.config  # its attributes are made at run time
+
 # whatever compiled code is made from; a change elsewhere need not compile anything anew
 _SOURCES = ("ring", "graphs", "scheduler", "rdma", "blink_numba/engines")
 
@@ -31,7 +33,7 @@ def source_digest() -> str:
             digest.update(path.read_bytes())
     for version in (numba.__version__, llvmlite.__version__, np.__version__, platform.python_version()):
         digest.update(version.encode())
-    digest.update(numba.config.CPU_NAME.encode() if numba.config.CPU_NAME else b"host")
+    digest.update((_config.CPU_NAME or "host").encode())
     return digest.hexdigest()[:16]
 
 
@@ -52,7 +54,7 @@ def _use_own_cache_folder() -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return False
-    numba.config.CACHE_DIR = str(folder)
+    _config.CACHE_DIR = str(folder)
     return os.access(folder, os.W_OK)
 
 

@@ -21,6 +21,7 @@ import numba
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ring", "graphs", "scheduler", "rdma")
 
+_config: Any = numba.config  # its attributes are made at run time
 _compiled: dict[tuple[Path, int], CodeType] = {}
 
 
@@ -96,8 +97,8 @@ class PythonCopy:
         module.__dict__["__builtins__"] = self._builtins
         # known before it runs: imports may go in circles, and dataclasses look their module up
         self._modules[path] = sys.modules[module.__name__] = module
-        jit_was_disabled = numba.config.DISABLE_JIT
-        numba.config.DISABLE_JIT = True
+        jit_was_disabled = _config.DISABLE_JIT
+        _config.DISABLE_JIT = True
         try:
             exec(self._code(path, file), module.__dict__)
         except BaseException:
@@ -105,7 +106,7 @@ class PythonCopy:
             sys.modules.pop(module.__name__, None)
             raise
         finally:
-            numba.config.DISABLE_JIT = jit_was_disabled
+            _config.DISABLE_JIT = jit_was_disabled
         parent, _, leaf = path.rpartition(".")
         if parent:
             setattr(self._modules[parent], leaf, module)

@@ -97,5 +97,5 @@ def entries(flight) -> list[Entry]:
             continue
         number = int(out[0]) - 1
         if number % count == index:
-            found.append(Entry(number, int(out[1]), Event(int(out[2])), tuple(int(x) for x in out[3:7])))
+            found.append(Entry(number, int(out[1]), Event(int(out[2])), (int(out[3]), int(out[4]), int(out[5]), int(out[6]))))
     return sorted(found)

@@ -109,7 +109,7 @@ class CudaBackend:
         self._table = cuda.to_device(self.graphs.table())
         self._launcher = cuda.to_device(np.zeros(CORE_WORDS, np.int64))
         progress(f"compiling the scheduler kernel (policy {policy.name}, launches {config.launch})")
-        self._kernel = self._make_kernel(policy)
+        self._kernel: Any = self._make_kernel(policy)
         self._warm_up()
         self._state: Any = None
         self._host_state: np.ndarray | None = None
@@ -203,10 +203,10 @@ class CudaBackend:
         return executable
 
     def _capture_loop(self, enqueue: Callable[[], None]) -> Any:
+        core = np.zeros(CORE_WORDS, np.int64)
+
         def scheduler(loop: int, switch: int) -> None:
-            core = np.zeros(CORE_WORDS, np.int64)
             core[L_LOOP], core[L_SWITCH] = loop, switch
-            self._handles = core
             enqueue()
 
         branches = [
@@ -214,7 +214,7 @@ class CudaBackend:
             for kind, shape in shapes(self.spec)
         ]
         executable = instantiate_while(scheduler, branches, self._stream)
-        self._launcher.copy_to_device(self._handles)
+        self._launcher.copy_to_device(core)
         return executable
 
     def _launch(self) -> None:
