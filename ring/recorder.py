@@ -97,5 +97,6 @@ def entries(flight) -> list[Entry]:
             continue
         number = int(out[0]) - 1
         if number % count == index:
-            found.append(Entry(number, int(out[1]), Event(int(out[2])), (int(out[3]), int(out[4]), int(out[5]), int(out[6]))))
+            arguments = int(out[3]), int(out[4]), int(out[5]), int(out[6])
+            found.append(Entry(number, int(out[1]), Event(int(out[2])), arguments))
     return sorted(found)
