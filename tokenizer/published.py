@@ -6,7 +6,6 @@ models bring their own vocabulary.
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizer.errors import TokenizerError
+from tokenizer.kernels.jit import cache_home
 
 _DOWNLOAD_SECONDS = 600
 
@@ -79,9 +79,8 @@ SOURCES: dict[str, Source] = {
 
 
 def cache_folder() -> Path:
-    """Folder of the fetched vocabularies, below the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "blink-numba" / "vocabularies"
+    """Folder of the fetched vocabularies."""
+    return cache_home() / "vocabularies"
 
 
 def path(name: str) -> Path:

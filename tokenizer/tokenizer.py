@@ -23,7 +23,7 @@ from tokenizer.vocabulary import AddedToken, Vocabulary
 _SMALLEST_WORKSPACE = 1 << 16
 _LARGEST_KEPT = 1 << 21
 #: U+2581, which vocabularies with byte fallback cannot tell from a space.
-_WRITTEN_SPACE = "\u2581".encode()
+_WRITTEN_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.tables = tables if tables is not None else build_tables(vocabulary)
         self._idle: list[Workspace] = []
-        self._nfc = vocabulary.normalizer == "NFC"
+        self._rewrites = vocabulary.normalizer == "NFC" or bool(vocabulary.byte_tokens)
         self._special = frozenset(a.id for a in vocabulary.added if a.special)
         self._pieces = Pieces(vocabulary.tokens, frozenset())
         self._pieces_without_special = Pieces(vocabulary.tokens, self._special)
@@ -151,11 +151,10 @@ class Tokenizer:
                 text, add_special=add_special, parse_special=parse_special, max_tokens=max_tokens
             ).ids
         data = _utf8(text)
-        if self.vocabulary.byte_tokens and _WRITTEN_SPACE in data:
-            data = data.replace(_WRITTEN_SPACE, b" ")
-        if self._nfc and not data.isascii():
-            return self._encode_normalized(data.decode(), parse_special)
-        return self._run(data, PARSE_SPECIAL if parse_special else 0)
+        mode = PARSE_SPECIAL if parse_special else 0
+        if self._rewrites and not data.isascii():
+            return self._encode_rewritten(data.decode(), mode)
+        return self._run(data, mode)
 
     def encode_report(
         self,
@@ -217,17 +216,18 @@ class Tokenizer:
             self._idle.append(workspace)
         return ids
 
-    def _encode_normalized(self, text: str, parse_special: bool) -> np.ndarray:
+    def _encode_rewritten(self, text: str, mode: int) -> np.ndarray:
         """Encode with normalisation of what is between the added tokens that match raw text."""
-        raw = [a for a in self.vocabulary.added if not a.normalized]
-        mode = PARSE_SPECIAL if parse_special else 0
+        if self.vocabulary.byte_tokens:
+            return self._run(text.replace(_WRITTEN_SPACE, " ").encode(), mode)
         if nfc(text) == text:
             return self._run(text.encode(), mode)
+        raw = [a for a in self.vocabulary.added if not a.normalized]
         parts = [
             np.array([part], np.int32)
             if isinstance(part, int)
             else self._run(nfc(part).encode(), mode | PAST_RAW)
-            for part in split_added(text, raw, parse_special)
+            for part in split_added(text, raw, mode & PARSE_SPECIAL != 0)
         ]
         return np.concatenate(parts)
 
