@@ -50,7 +50,9 @@ def examine() -> list[Finding]:
             findings.extend(check())
         except Exception as error:  # whatever a check did not foresee must not hide the others
             name = check.__name__.strip("_").replace("_", " ")
-            findings.append(Finding(name, "warning", f"could not be looked at: {type(error).__name__}: {error}"))
+            findings.append(
+                Finding(name, "warning", f"could not be looked at: {type(error).__name__}: {error}")
+            )
     return findings
 
 
@@ -178,5 +180,3 @@ def _rdma() -> Iterator[Finding]:
     folder = Path("/sys/class/infiniband")
     devices = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     yield Finding("RDMA", "ok", ", ".join(devices) or "no device: front ends run on the engine's host only")
-
-

@@ -142,8 +142,8 @@ def _serve(ring, eos, step_ns):
             due = now_ns() + step_ns
             head = _step(ring, live, head, eos)
         spins = 0 if head != before else spins + 1
-        if step_ns > 0 or head == before:
-            pause(spins)
+        # Without a step time it never sleeps: nothing of a request's time shall be its own.
+        pause(spins if step_ns > 0 else 0)
     store_relaxed(ring.status, at.S_PHASE, at.PHASE_STOPPED)
 
 

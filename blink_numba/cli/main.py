@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("blink_numba.cli.bench:bench", "Measure something; a table, or JSON with --json."),
     "models": ("blink_numba.cli.models:models", "List the models that have names."),
     "doctor": ("blink_numba.cli.doctor:doctor", "Look at this machine and say what would not work."),
-    "verify": ("blink_numba.cli.verify:verify", "Check the slot protocol exhaustively."),
+    "verify": ("blink_numba.verify.cli:verify", "Check the slot protocol exhaustively."),
     "trace": ("blink_numba.cli.trace:trace", "Show the scheduler's recorded decisions."),
     "top": ("blink_numba.cli.top:top", "Watch a running scheduler."),
     "policy": ("blink_numba.cli.policy:policy", "Simulate and compare scheduling policies."),

@@ -73,9 +73,10 @@ def check(name: Name) -> None:
 
     with _errors_in_one_line():
         found = check_policy(find(name))
-        bound = "unbounded" if found.bound_s is None else f"bound {found.bound_s:.1f} s"
+        bound = "it promises nothing" if found.bound is None else f"its bound is {found.bound:g}"
         typer.echo(
-            f"{name}: longest wait {found.longest_wait_s:.1f} s ({bound}; first come {found.fcfs_wait_s:.1f} s), "
+            f"{name}: the longest wait for a first token is {found.longest_wait_s:.1f} s, "
+            f"{found.ratio:.1f} times first come's {found.fcfs_wait_s:.1f} s ({bound}); "
             f"{found.preemptions} preemptions"
         )
 

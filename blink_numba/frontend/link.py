@@ -24,7 +24,7 @@ from rdma.shm import ShmTransport
 from rdma.status import SchedulerStatus
 from rdma.submit import Request
 from rdma.transport import TransportError
-from ring.layout import PHASE_RUNNING
+from ring.layout import PHASE_PARKED, PHASE_RUNNING
 from ring.memory import RingError, RingMemory
 from ring.states import Reason
 
@@ -359,7 +359,7 @@ class EngineLink:
             self.health = Health(False, f"the scheduler is silent since {silent:.1f} s", status)
             if silent > self._stall_timeout_s:
                 self._fail_all(self.health.reason)
-        elif status.phase != PHASE_RUNNING:
+        elif status.phase not in (PHASE_RUNNING, PHASE_PARKED):
             self.health = Health(False, "the scheduler is not running", status)
         elif self._beats:
             self.health = Health(True, "", status)

@@ -24,7 +24,14 @@ from tests.frontend.harness import Running, ring_name, wait_until
 from tests.frontend.test_load import all_slots_empty
 
 TRUTH_S = 2.0  # issue: within two seconds
-ENDLESS = {"model": "tiny", "prompt": "ab", "max_tokens": 1900, "stream": True, "temperature": 0, "ignore_eos": True}
+ENDLESS = {
+    "model": "tiny",
+    "prompt": "ab",
+    "max_tokens": 1900,
+    "stream": True,
+    "temperature": 0,
+    "ignore_eos": True,
+}
 
 
 class InstantProcess:
@@ -150,7 +157,9 @@ def serve_tiny(**options) -> ServeConfig:
 def test_a_port_in_use_is_an_error_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServingError, match=f"port {port} of 127.0.0.1 is in use: choose another with --port"):
+        with pytest.raises(
+            ServingError, match=f"port {port} of 127.0.0.1 is in use: choose another with --port"
+        ):
             Serving(serve_tiny(port=port), lambda line: None)
 
 

@@ -78,7 +78,9 @@ async def leave_at_once(client: openai.AsyncOpenAI, model: str, asked: Asked, af
         return
 
 
-async def crowd(url: str, model: str, pool: list[Asked], alone: dict[Asked, str], clients: int, seed: int) -> int:
+async def crowd(
+    url: str, model: str, pool: list[Asked], alone: dict[Asked, str], clients: int, seed: int
+) -> int:
     """`clients` at once, each with a few requests; how many answers were compared."""
     rng = random.Random(seed)
     plans = [[(rng.choice(pool), rng.random(), rng.randint(1, 6)) for _ in range(3)] for _ in range(clients)]
@@ -86,7 +88,9 @@ async def crowd(url: str, model: str, pool: list[Asked], alone: dict[Asked, str]
 
     async def one(plan) -> None:
         nonlocal compared
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=240) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=240
+        ) as client:
             for asked, dice, count in plan:
                 if dice < 0.15:
                     await leave_at_once(client, model, asked, 0.02 * count)
@@ -116,7 +120,7 @@ async def answers_alone(url: str, model: str, pool: list[Asked]) -> dict[Asked, 
 )
 def test_a_crowd_gets_the_answers_of_one(model, clients, longest, options):
     rng = random.Random(7)
-    words = "the ring of slots is polled by one block of the device and never by a host".split()
+    words = ["the", "ring", "of", "slots", "is", "polled", "by", "one", "block", "of", "the", "device", "and", "never", "by", "a", "host"]
     pool = [
         Asked(" ".join(rng.choices(words, k=rng.randint(1, 20))), rng.randint(1, longest))
         for _ in range(2 * min(clients, 12))
