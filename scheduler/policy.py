@@ -38,6 +38,7 @@ from scheduler.state import borrowed_view
 RUN_PREFILL, RUN_DECODE = 1, 0
 FUNCTIONS = ("key", "may_admit", "prefill_or_decode", "victim")
 ONE_ARGUMENT = ("prefill_or_decode",)
+DEFAULT_BOUND = 8.0
 
 
 class PolicyError(ValueError):
@@ -90,9 +91,10 @@ class Policy:
         By how much its key must be smaller.
     accounting : bool
         Whether the scheduler counts the tokens generated for each tenant.
-    bound_s : float, optional
-        The longest wait for a first seat in the adversarial simulation that
-        `blink_numba.lab.check` runs, in multiples of that under first come; None: unbounded.
+    bound : float, optional
+        What it promises to whoever it likes least: the longest wait for a first token under the
+        floods of `blink_numba.lab.check`, in multiples of the longest under first come, first
+        served. None: it may starve, and says so.
     sources : mapping
         The functions as written, of ``(view, request)``; those not given are missing.
     """
@@ -106,7 +108,7 @@ class Policy:
     preempts: bool = False
     margin: int = 0
     accounting: bool = False
-    bound_s: float | None = None
+    bound: float | None = DEFAULT_BOUND
     sources: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,7 +141,7 @@ class Policy:
         return dataclasses.replace(self, parameters={**self.parameters, **values})
 
 
-FCFS = Policy("fcfs", bound_s=1.0)
+FCFS = Policy("fcfs", bound=1.0)
 
 
 def named_policy(name: str) -> Policy:
@@ -167,7 +169,7 @@ def policy(
     preempts: bool = False,
     margin: int = 0,
     accounting: bool = False,
-    bound_s: float | None = None,
+    bound: float | None = DEFAULT_BOUND,
 ) -> Any:
     """Make a policy from functions of ``(view, request)``.
 
@@ -210,7 +212,7 @@ def policy(
             sources["victim"] = key_function
         return Policy(
             title, **_wrap(title, sources), parameters=dict(parameters or {}), preempts=preempts,
-            margin=margin, accounting=accounting, bound_s=bound_s, sources=sources,
+            margin=margin, accounting=accounting, bound=bound, sources=sources,
         )  # fmt: skip
 
     named = any(body is not None for body in (key, may_admit, prefill_or_decode, victim))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -49,7 +50,8 @@ def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, v
         Tokens of each answer; the median of their steps counts.
     """
     short = max(spec.max_model_len // 16, 1)
-    long = max(min(spec.max_model_len // 2, spec.blocks * spec.block_size // spec.seats) - steps - 1, short + 1)
+    share = spec.blocks * spec.block_size // spec.seats
+    long = max(min(spec.max_model_len // 2, share) - steps - 1, short + 1)
     decode: dict[tuple[int, int], list[float]] = defaultdict(list)
     for batch in spec.decode_batches:
         for prompt in (short, long):
@@ -80,7 +82,8 @@ def _measure_prefills(ring_name: str, spec: EngineSpec, vocab_size: int,
         times = []
         for repeat in range(repeats + 1):
             workload = Requests.of([0], size, 2)
-            times += _prefill_us(run_live(ring_name, workload, vocab_size=vocab_size, seed=repeat).recording, size)
+            measured = run_live(ring_name, workload, vocab_size=vocab_size, seed=repeat)
+            times += _prefill_us(measured.recording, size)
         table.append([float(np.median(times))] * 2)
     if len(sizes) == 1:
         half = [value / 2 for value in table[0]]
@@ -90,7 +93,7 @@ def _measure_prefills(ring_name: str, spec: EngineSpec, vocab_size: int,
 
 def _decode_us(recording: Sequence[Entry], batch: int) -> list[float]:
     """From one decode's launch to the next one's, where both had `batch` rows; of the last run only."""
-    pairs = zip(recording, recording[1:])
+    pairs = pairwise(recording)
     return [
         (after.time_ns - before.time_ns) / 1e3
         for before, after in pairs
@@ -100,7 +103,7 @@ def _decode_us(recording: Sequence[Entry], batch: int) -> list[float]:
 
 def _prefill_us(recording: Sequence[Entry], tokens: int) -> list[float]:
     """From a prefill's launch to the decode's after it."""
-    pairs = zip(recording, recording[1:])
+    pairs = pairwise(recording)
     return [
         (after.time_ns - before.time_ns) / 1e3
         for before, after in pairs

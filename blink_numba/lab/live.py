@@ -139,7 +139,8 @@ class _Client:
         while ended < count:
             now = time.monotonic_ns()
             if now > give_up:
-                raise RuntimeError(f"{count - ended} of {count} requests were not answered in {deadline_s:g} s")
+                left = count - ended
+                raise RuntimeError(f"{left} of {count} requests were not answered in {deadline_s:g} s")
             while sent < count and self._requests.arrive[sent] <= now - origin and self._submit(sent, origin):
                 sent += 1
             ended += self._take(origin)

@@ -27,5 +27,4 @@ POLICY = policy(
     name="decode-first",
     prefill_or_decode=decode_unless_late,
     parameters={"patience_ns": 2_000_000_000},
-    bound_s=8.0,
 )

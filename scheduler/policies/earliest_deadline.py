@@ -20,4 +20,4 @@ def due(view, request):
     return min(deadline_ns(view, request), arrived_ns(view, request) + parameter(view, HORIZON_NS))
 
 
-POLICY = policy(name="edf", key=due, parameters={"horizon_ns": 60_000_000_000}, bound_s=8.0)
+POLICY = policy(name="edf", key=due, parameters={"horizon_ns": 60_000_000_000})

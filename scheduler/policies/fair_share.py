@@ -41,5 +41,4 @@ POLICY = policy(
     may_admit=charge,
     parameters={"input_weight": 1, "output_weight": 2},
     accounting=True,
-    bound_s=8.0,
 )

@@ -27,5 +27,4 @@ POLICY = policy(
     parameters={"token_ns": 20_000_000},
     preempts=True,
     margin=64 * 20_000_000,  # 64 tokens
-    bound_s=8.0,
 )

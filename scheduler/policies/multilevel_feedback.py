@@ -41,8 +41,7 @@ POLICY = policy(
     name="mlfq",
     key=level_unless_waited,
     victim=level,
-    parameters={"quantum": 32, "prompt_share": 16, "promote_ns": 10_000_000_000},
+    parameters={"quantum": 64, "prompt_share": 16, "promote_ns": 10_000_000_000},
     preempts=True,
-    margin=1,
-    bound_s=8.0,
+    margin=2,
 )

@@ -17,4 +17,4 @@ def always_prefill(view):
     return RUN_PREFILL
 
 
-POLICY = policy(name="prefill-first", prefill_or_decode=always_prefill, bound_s=1.0)
+POLICY = policy(name="prefill-first", prefill_or_decode=always_prefill, bound=1.0)

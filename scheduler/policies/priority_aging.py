@@ -20,6 +20,4 @@ def arrival_with_handicap(view, request):
     return arrived_ns(view, request) + priority(view, request) * parameter(view, CLASS_NS)
 
 
-POLICY = policy(
-    name="priority", key=arrival_with_handicap, parameters={"class_ns": 5_000_000_000}, bound_s=8.0
-)
+POLICY = policy(name="priority", key=arrival_with_handicap, parameters={"class_ns": 5_000_000_000})

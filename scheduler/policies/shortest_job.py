@@ -22,4 +22,4 @@ def finish_if_served_now(view, request):
     return arrived_ns(view, request) + max_tokens(view, request) * parameter(view, TOKEN_NS)
 
 
-POLICY = policy(name="sjf", key=finish_if_served_now, parameters={"token_ns": 20_000_000}, bound_s=8.0)
+POLICY = policy(name="sjf", key=finish_if_served_now, parameters={"token_ns": 20_000_000})
