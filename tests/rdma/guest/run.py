@@ -1,10 +1,14 @@
-"""Runs scenarios and writes a line of JSON for each: ``run.py MODULE RESULTS``."""
+"""Runs scenarios and writes a line of JSON for each: ``run.py MODULE RESULTS [START]``.
+
+With START it imports the scenarios at once, and runs them when that file is there.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -14,6 +18,8 @@ SCENARIO_DEADLINE_S = 300.0
 
 def main() -> int:
     module = importlib.import_module(sys.argv[1])
+    while len(sys.argv) > 3 and not os.path.exists(sys.argv[3]):
+        time.sleep(0.2)
     failed = 0
     with open(sys.argv[2], "a", buffering=1) as results:
         for scenario in module.SCENARIOS:
