@@ -62,7 +62,15 @@ class Scheduler(Actor):
         while True:
             now = model.now_ns()
             verdict = turn(
-                model.ring, model.state, model.io, model.table, model.launcher, *functions, lane, self.lanes, now
+                model.ring,
+                model.state,
+                model.io,
+                model.table,
+                model.launcher,
+                *functions,
+                lane,
+                self.lanes,
+                now,
             )
             if verdict == sc.CLOSE_WINDOW and lane == 0:
                 loop.close_window(model.ring, model.state, model.launcher, now)
@@ -75,14 +83,21 @@ class Scheduler(Actor):
         put, get = list.__setitem__, list.__getitem__
         for counter in self._counters:
             put(core, counter, 0)
-        for stack, count in ((model.state.free_seats, sc.K_SEATS_FREE), (model.state.free_blocks, sc.K_BLOCKS_FREE),
-                             (model.state.waiting, sc.K_WAITING)):  # fmt: skip
+        stacks = (
+            (model.state.free_seats, sc.K_SEATS_FREE),
+            (model.state.free_blocks, sc.K_BLOCKS_FREE),
+            (model.state.waiting, sc.K_WAITING),
+        )
+        for stack, count in stacks:
             for index in range(get(core, count), len(stack)):
                 if get(stack, index):
                     put(stack, index, 0)
         if self.threads:
             model.monitor.check_books()
-        return (*(words.save(count) for words, count in self._kept), model.launcher.core.cells[model.window_word])
+        return (
+            *(words.save(count) for words, count in self._kept),
+            model.launcher.core.cells[model.window_word],
+        )
 
     def load(self, saved: tuple) -> None:
         for (words, _), values in zip(self._kept, saved, strict=False):
@@ -189,7 +204,17 @@ class FrontEnd(Actor):
 
     def _lay_out(self) -> None:
         model, at, slots = self.model, self.model.at, self.plan.slots
-        sizes = (8, 64, 8, model.setup.log_entries, 32, 8, at.DESCRIPTOR_WORDS * slots, 8 * slots, self.reader.EXTENT_WORDS)
+        sizes = (
+            8,
+            64,
+            8,
+            model.setup.log_entries,
+            32,
+            8,
+            at.DESCRIPTOR_WORDS * slots,
+            8 * slots,
+            self.reader.EXTENT_WORDS,
+        )
         self.offsets = [sum(sizes[:k]) for k in range(len(sizes))]
         (self.s_sched, self.s_ctl, self.s_head, self.s_log, self.s_req, self.s_doorbell, self.s_descriptor,
          self.s_prompts, self.s_extents) = self.offsets  # fmt: skip
@@ -239,7 +264,9 @@ class FrontEnd(Actor):
 
     def _scheduler_is_over(self) -> bool:
         model, at = self.model, self.model.at
-        return model.setup.stop != RUN and model.load_acquire(model.ring.status, at.S_PHASE) == at.PHASE_STOPPED
+        return (
+            model.setup.stop != RUN and model.load_acquire(model.ring.status, at.S_PHASE) == at.PHASE_STOPPED
+        )
 
     def _claimed_are_open(self) -> bool:
         """Whether some request that the scheduler took has not ended yet."""
@@ -356,9 +383,7 @@ class FrontEnd(Actor):
         if not self.marks[reader.M_ACTIVE]:
             return False
         self._run(reader.plan_control(self.table, 0, self.places, self.active, self.marks))
-        rows = reader.plan_tokens(
-            self.table, self.places, self.staging, self.slots, self.active, self.marks
-        )
+        rows = reader.plan_tokens(self.table, self.places, self.staging, self.slots, self.active, self.marks)
         self._run(rows)
         before = [row[reader.T_CONSUMED] for row in self.slots.rows]
         count = reader.deliver(

@@ -88,7 +88,10 @@ class Explorer:
                     break
                 for choice in self.model.moves(state):
                     cost = switches + self._switch_cost(state, last, choice)
-                    if self.model.setup.preemption_bound is not None and cost > self.model.setup.preemption_bound:
+                    if (
+                        self.model.setup.preemption_bound is not None
+                        and cost > self.model.setup.preemption_bound
+                    ):
                         continue
                     self.model.restore(state)
                     self._meet(self.model.move(state, *choice), number, choice, choice[0], cost, queue)

@@ -86,13 +86,16 @@ class Monitor:
             if old != new and self._edges.get((old, new)) != states.SCHEDULER:
                 raise Violation("legal-edges", names)
             if count not in (words.ctl_tokens(before), words.ctl_tokens(before) + 1):
-                raise Violation("own-tokens", f"slot {slot}: {words.ctl_tokens(before)} tokens became {count}")
+                raise Violation(
+                    "own-tokens", f"slot {slot}: {words.ctl_tokens(before)} tokens became {count}"
+                )
         if (reason != 0) != (new == states.DECODE_COMPLETED):
             raise Violation("true-reason", f"{names} with reason {reason}")
         self._check_tokens(slot, after, count)
         if count > model.ghost[ghost + G_LOGGED]:
             raise Violation(
-                "log-covers-count", f"slot {slot} counts {count} tokens, its log {model.ghost[ghost + G_LOGGED]}"
+                "log-covers-count",
+                f"slot {slot} counts {count} tokens, its log {model.ghost[ghost + G_LOGGED]}",
             )
         if new == states.DECODE_COMPLETED:
             model.ghost[ghost + G_ENDED] = reason
@@ -184,14 +187,18 @@ class Monitor:
         """The scheduler says that a dead front end's slots are quiet."""
         model, words, states = self.model, self.words, self.states
         if after != model.fence_of(front_end):
-            raise Violation("drained-is-quiet", f"generation {after} drained, {model.fence_of(front_end)} fenced")
+            raise Violation(
+                "drained-is-quiet", f"generation {after} drained, {model.fence_of(front_end)} fenced"
+            )
         for slot in model.slots_used:
             if model.client_of(slot) != front_end:
                 continue
             ctl, req = (model.memory[array.where[at]] for array, at in
                         ((model.ring.ctl, 2 * slot), (model.ring.req, slot)))  # fmt: skip
             if states.is_live(words.ctl_state(ctl)):
-                raise Violation("drained-is-quiet", f"slot {slot} is {states.State(words.ctl_state(ctl)).name}")
+                raise Violation(
+                    "drained-is-quiet", f"slot {slot} is {states.State(words.ctl_state(ctl)).name}"
+                )
             if words.req_incarnation(req) != words.ctl_incarnation(ctl):
                 raise Violation("drained-is-quiet", f"slot {slot} has a request that was never claimed")
 
@@ -201,7 +208,9 @@ class Monitor:
         """The scheduler launches."""
         model = self.model
         if model.ghost[G_WINDOW] >= model.setup.window:
-            raise Violation("window", f"launch {model.ghost[G_WINDOW] + 1} of a window of {model.setup.window}")
+            raise Violation(
+                "window", f"launch {model.ghost[G_WINDOW] + 1} of a window of {model.setup.window}"
+            )
         if model.ghost[G_IN_FLIGHT]:
             raise Violation("exec-idle", "a step was launched while another is in flight")
 
@@ -224,7 +233,9 @@ class Monitor:
             ghost = GHOSTS + slot_ghost(model, slot) + G_LAUNCHES
             model.ghost[ghost] += 1
             if model.ghost[ghost] > 1:
-                raise Violation("ends-within-one-step", f"slot {slot}: a step too many after its cancel or death")
+                raise Violation(
+                    "ends-within-one-step", f"slot {slot}: a step too many after its cancel or death"
+                )
 
     def on_done(self, actor: int, before: int, after: int) -> None:
         """A step is done."""
@@ -261,7 +272,11 @@ class Monitor:
         """Seats and blocks, at the scheduler's loop head."""
         model, sc = self.model, self.model.sc
         core, seats = model.state.core, model.state.seats
-        taken = [seat for seat in range(model.setup.seats) if seats[seat * sc.SEAT_WORDS + sc.SE_SLOT] != sc.NO_SLOT]
+        taken = [
+            seat
+            for seat in range(model.setup.seats)
+            if seats[seat * sc.SEAT_WORDS + sc.SE_SLOT] != sc.NO_SLOT
+        ]
         free = [model.state.free_seats[k] for k in range(core[sc.K_SEATS_FREE])]
         if sorted(taken + free) != list(range(model.setup.seats)) or core[sc.K_SEATED] != len(taken):
             raise Violation("one-owner", f"seats taken {taken}, free {free}, counted {core[sc.K_SEATED]}")
@@ -278,7 +293,9 @@ class Monitor:
         """At the end of everything."""
         sc, setup = self.model.sc, self.model.setup
         if core[sc.K_BLOCKS_FREE] != setup.blocks or core[sc.K_SEATS_FREE] != setup.seats:
-            raise Violation("no-leak", f"{core[sc.K_SEATS_FREE]} seats and {core[sc.K_BLOCKS_FREE]} blocks free")
+            raise Violation(
+                "no-leak", f"{core[sc.K_SEATS_FREE]} seats and {core[sc.K_BLOCKS_FREE]} blocks free"
+            )
 
 
 def slot_ghost(model: Model, slot: int) -> int:

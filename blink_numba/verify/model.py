@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from blink_numba.verify.actors import Engine, FrontEnd, Host, Scheduler, Successor, Time
 from blink_numba.verify.answers import EOS, VOCAB, answer_of
-from blink_numba.verify.invariants import GHOSTS, SLOT_GHOSTS, G_WINDOW, Monitor
+from blink_numba.verify.invariants import G_WINDOW, GHOSTS, SLOT_GHOSTS, Monitor
 from blink_numba.verify.memory import DATA, OWN, RAW, SILENT, SYNC, FlatRing, LaneWords, Shared, Words
 from blink_numba.verify.setup import RUN, Ask, Setup
 from blink_numba.verify.world import DEAD, DONE, OFF, Actor, State, World
@@ -254,7 +254,9 @@ class Model(World):
             request = payloads(ring.descriptor, slot * at.DESCRIPTOR_WORDS, at.DESCRIPTOR_WORDS)
             request += payloads(ring.tokens, start, EXTENT)
             answers[slot] = payloads(ring.tokens, start + EXTENT, EXTENT)
-            know.carried[ring.ctl.where[2 * slot]] = know.written(answers[slot]) | know.read_by(lanes, request)
+            know.carried[ring.ctl.where[2 * slot]] = know.written(answers[slot]) | know.read_by(
+                lanes, request
+            )
             know.carried[ring.req.where[slot]] = know.written(request) | know.read_by(others, answers[slot])
         entries = self.setup.log_entries
         for k in range(len(self.setup.clients)):
@@ -262,12 +264,17 @@ class Model(World):
             own = [payload for slot in self.slots_used if slot // 32 == k for payload in answers[slot]]
             know.carried[ring.fe_sched.where[k * at.FE_WORDS + at.D_LOG_HEAD]] = know.written([*logged, *own])
         launcher = self.copy.module("graphs.launcher")
-        outputs = [*payloads(self.io.out_token, 0, self.setup.seats), self.io.control.group[self._step_io.FAULT]]
+        outputs = [
+            *payloads(self.io.out_token, 0, self.setup.seats),
+            self.io.control.group[self._step_io.FAULT],
+        ]
         inputs = [self.io.control.group[self._step_io.TICKET], self.launcher.mailbox.group[0]]
         for array in self.io[1:-1]:
             inputs += payloads(array, 0, array.shape[0])
         inputs = sorted(set(inputs))
-        know.carried[self.launcher.core.where[launcher.L_SENT]] = know.written(inputs) | know.read_by(lanes, outputs)
+        know.carried[self.launcher.core.where[launcher.L_SENT]] = know.written(inputs) | know.read_by(
+            lanes, outputs
+        )
         done = know.written(outputs) | know.read_by(others, inputs)
         know.carried[self.io.control.where[self._step_io.DONE]] = done
         know.fenced = know.written(inputs) | know.read_by(lanes, outputs)
@@ -352,7 +359,9 @@ class Model(World):
             self.memory[self.ring.req.where[slot]] = words.pack_req(first, words.RELEASE)
             bit = (first & 1) << (slot % 32)
             self.memory[self.ring.doorbell.where[slot // 32]] |= bit
-            list.__setitem__(self.state.parity, slot // 32, list.__getitem__(self.state.parity, slot // 32) | bit)
+            list.__setitem__(
+                self.state.parity, slot // 32, list.__getitem__(self.state.parity, slot // 32) | bit
+            )
             list.__setitem__(self.state.slots, slot * sc.SLOT_WORDS + sc.SL_INCARNATION, first)
 
     # --- what monitor and actors ask -----------------------------------------------------------------

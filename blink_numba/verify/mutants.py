@@ -5,6 +5,8 @@ edited sources, by random walks first (most die within a second) and, if it surv
 exhaustive search.
 """
 
+# ruff: noqa: E501 — edits quote the sources as they stand
+
 from __future__ import annotations
 
 import time
@@ -179,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "    state.slots[record_at + sc.SL_GENERATED] = 0\n    state.slots[record_at + sc.SL_SEAT]",
             "preempt", "own-tokens"),
     _mutant("recompute-short", "A recompute leaves the last token out.", "scheduler.seats",
-            "slots[record_at + sc.SL_PROMPT_LEN] + generated\n", 
+            "slots[record_at + sc.SL_PROMPT_LEN] + generated\n",
             "slots[record_at + sc.SL_PROMPT_LEN] + max(generated - 1, 0)\n", "preempt", "own-tokens"),
     _mutant("preempted-late", "A preempted request's words wait for the end of the turn.", "scheduler.seats",
             "    publish_seat(ring, state, seat)\n"
@@ -190,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "        seats[here + sc.SE_OUT_TOKEN] = -1\n"
             "    seats[here + sc.SE_OUT_W0] = pack_ctl(\n"
             "        seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)\n",
-            "preempt-at-once", "legal-edges"),
+            "displace", "legal-edges"),
     # --- lanes ---
     _mutant("deaths-judged-early", "Lanes judge requests while another notes deaths and the stop word.",
             "scheduler.ending", "    lane_barrier()  # all lanes judge", "    # all lanes judge",

@@ -165,8 +165,12 @@ class World:
     def start(self) -> State:
         """The initial state: every running actor before its first shared access."""
         if self._origin is None:
-            heads = [Place(actor.initial, actor.save(), ((),) * actor.lanes, (), (), 0) for actor in self.actors]
-            self._origin = State(tuple(self.memory), self.knowledge.save(), tuple(heads), tuple(self.ghost), ())
+            heads = [
+                Place(actor.initial, actor.save(), ((),) * actor.lanes, (), (), 0) for actor in self.actors
+            ]
+            self._origin = State(
+                tuple(self.memory), self.knowledge.save(), tuple(heads), tuple(self.ghost), ()
+            )
         self.restore(self._origin)
         self._places = list(self._origin.places)
         for actor, place in zip(self.actors, self._origin.places, strict=True):
@@ -595,5 +599,3 @@ class World:
         """A word and its meaning."""
         return f"{name}[{index}] = {value}"
 
-
-__all__ = ["CRASH", "OWN", "SILENT", "Actor", "Place", "State", "Step", "World"]

@@ -1,0 +1,116 @@
+"""``blink-numba verify``: the battery for the slot protocol and for variants of the scheduler."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+NEEDS = "the model checker needs greenlet (and hypothesis for its machine): pip install 'blink-numba[test]'"
+
+
+def verify(
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to check, as policy=NAME; may be given more than once. Default: policy=fcfs."
+        ),
+    ] = None,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Kill planted bugs too; print the kill table.")
+    ] = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="Every configuration, many walks, 20 million transitions.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(help="Only this configuration or mutant.")] = None,
+    replay: Annotated[
+        str | None, typer.Option(help="CONFIGURATION:TRACE of a counterexample: tell its story.")
+    ] = None,
+    threads: Annotated[bool, typer.Option(help="Also real threads and processes on one ring.")] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Check the slot protocol: exhaustive search, random walks, mutants, real threads."""
+    try:
+        import greenlet  # noqa: F401
+    except ImportError:
+        raise typer.BadParameter(NEEDS) from None
+    policies = _policies(variant)
+    if replay is not None:
+        _tell(replay, policies[0])
+        return
+    failed = _battery(policies, mutants=mutants, long=long, only=only, jobs=jobs)
+    if threads and only is None:
+        failed += _threads(long)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _policies(variant: list[str] | None) -> tuple[str, ...]:
+    from scheduler.policies import SHIPPED
+
+    names = []
+    for text in variant or ["policy=fcfs"]:
+        key, _, value = text.partition("=")
+        if key != "policy" or value not in SHIPPED:
+            raise typer.BadParameter(
+                f"--variant {text!r}: expected policy=NAME with one of {', '.join(SHIPPED)}"
+            )
+        names.append(value)
+    return tuple(names)
+
+
+def _tell(replay: str, policy: str) -> None:
+    from dataclasses import replace
+
+    from blink_numba.verify.configurations import find
+    from blink_numba.verify.model import Model
+    from blink_numba.verify.story import decode, tell
+
+    name, _, text = replay.partition(":")
+    try:
+        setup, trace = find(name), decode(text)
+    except (KeyError, ValueError, IndexError) as error:
+        raise typer.BadParameter(f"--replay: {error}") from None
+    setup = replace(setup, policy=policy) if policy != "fcfs" else setup
+    typer.echo(f"{setup.name}: {setup.sentence}")
+    for line in tell(Model(setup), trace):
+        typer.echo(line)
+
+
+def _battery(policies: tuple[str, ...], *, mutants: bool, long: bool, only: str | None, jobs: int) -> int:
+    from rich.console import Console
+
+    from blink_numba.verify.battery import run, tasks
+
+    chosen = tasks(long=long, mutants=mutants, variants=policies)
+    if only is not None:
+        chosen = [task for task in tasks(long=True, mutants=True, variants=policies) if task.name == only]
+        if not chosen:
+            raise typer.BadParameter(f"--only {only!r}: neither a configuration nor a mutant")
+    console, began, failed, killed = Console(), time.monotonic(), 0, 0
+    for result in run(chosen, jobs=jobs):
+        failed += not result.ok
+        killed += result.ok and result.task.kind == "mutant"
+        mark = "[green]ok[/]  " if result.ok else "[red]FAIL[/]"
+        policy = "" if result.task.policy == "fcfs" else f" ({result.task.policy})"
+        console.print(
+            f"{mark} {result.task.kind:8} {result.task.name}{policy}  [dim]{result.seconds:.1f} s[/]",
+            end="  ",
+        )
+        console.print(result.figures, markup=False, highlight=False, soft_wrap=True)
+        for line in result.story:
+            console.print("     ", line, markup=False, highlight=False, soft_wrap=True)
+    count = sum(task.kind == "mutant" for task in chosen)
+    if count:
+        console.print(f"{killed} of {count} mutants killed")
+    console.print(f"{len(chosen)} tasks, {failed} failed, {time.monotonic() - began:.0f} s")
+    return failed
+
+
+def _threads(long: bool) -> int:
+    from blink_numba.verify.threads import LONG_TRANSITIONS, TRANSITIONS, hammer
+
+    report = hammer(LONG_TRANSITIONS if long else TRANSITIONS)
+    typer.echo(report.summary())
+    return 0 if report.ok else 1
