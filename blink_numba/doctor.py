@@ -116,8 +116,9 @@ def _cache() -> Iterator[Finding]:
     writable = os.access(place, os.W_OK)
     free = shutil.disk_usage(place).free // MIB
     good = writable and free >= 512
+    found = f"{free} MiB free" if writable else "cannot be written"
     yield Finding(
-        "cache", "ok" if good else "warning", f"{home}, {free} MiB free" if writable else f"{home}: cannot be written",
+        "cache", "ok" if good else "warning", f"{home}: {found}",
         "" if good else "set BLINK_NUMBA_CACHE to a folder with room: else every start compiles anew",
     )  # fmt: skip
 
@@ -136,15 +137,15 @@ def _gpu() -> Iterator[Finding]:
     if reason is not None:
         yield Finding("GPU", "ok", f"not used: {reason}")
         return
-    from cuda.core import Device, system
+    from cuda.core import Device  # type: ignore[attr-defined]
 
-    for number in range(system.get_num_devices()):
-        device = Device(number)
+    for number, device in enumerate(Device.get_all_devices()):
         major, minor = device.compute_capability
         good = (major, minor) >= (9, 0)
         yield Finding(
-            f"GPU {number}", "ok" if good else "warning", f"{device.name}, compute capability {major}.{minor}",
-            "" if good else "kernels are made for compute capability 9.0; launches from the device need 8.0 at least",
+            f"GPU {number}", "ok" if good else "warning",
+            f"{device.name}, compute capability {major}.{minor}",
+            "" if good else "kernels are made for compute capability 9.0",
         )  # fmt: skip
         if device.properties.kernel_exec_timeout:
             yield Finding(

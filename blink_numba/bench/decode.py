@@ -89,8 +89,9 @@ def _measure_cpu(model: str, batches: list[int], repeats: int, threads: int | No
         rows.append(_row("rss_gb", [resident], "GB", "lower"))
     step_us = next(row.extra["step_us"] for row in rows)
     spent = _scheduling_us(step_us, repeats)
-    rows.append(_row(f"{model}/b{batches[0]}/sched_share", [each / step_us for each in spent], "ratio", "lower",
-                     scheduling_us=statistics.median(spent), step_us=step_us))  # fmt: skip
+    shares, spent_us = [each / step_us for each in spent], statistics.median(spent)
+    case = f"{model}/b{batches[0]}/sched_share"
+    rows.append(_row(case, shares, "ratio", "lower", scheduling_us=spent_us, step_us=step_us))
     return rows
 
 

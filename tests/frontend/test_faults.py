@@ -149,8 +149,10 @@ def test_the_wall_clock_may_jump(name, monkeypatch):
 
 
 def serve_tiny(**options) -> ServeConfig:
-    settings = {"model": "tiny", "backend": "cpu", "port": 0, "ring": ring_name(), "slots": 64, "max_num_seqs": 8,
-                "kv_tokens": 16384, "log_level": "error", "access_log": False}  # fmt: skip
+    settings = {
+        "model": "tiny", "backend": "cpu", "port": 0, "ring": ring_name(), "slots": 64, "max_num_seqs": 8,
+        "kv_tokens": 16384, "log_level": "error", "access_log": False,
+    }  # fmt: skip
     return ServeConfig(**settings | options)
 
 

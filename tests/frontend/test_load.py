@@ -120,7 +120,7 @@ async def answers_alone(url: str, model: str, pool: list[Asked]) -> dict[Asked, 
 )
 def test_a_crowd_gets_the_answers_of_one(model, clients, longest, options):
     rng = random.Random(7)
-    words = ["the", "ring", "of", "slots", "is", "polled", "by", "one", "block", "of", "the", "device", "and", "never", "by", "a", "host"]
+    words = ["the", "ring", "of", "slots", "is", "polled", "by", "one", "block", "and", "no", "host"]
     pool = [
         Asked(" ".join(rng.choices(words, k=rng.randint(1, 20))), rng.randint(1, longest))
         for _ in range(2 * min(clients, 12))
