@@ -290,7 +290,7 @@ class FrontEnd(Actor):
         if count:
             starts = (self.r_descriptor, self.r_req, self.r_doorbell)
             staged = (self.s_descriptor, self.s_req, self.s_doorbell)
-            self._run(self.submit.plan_burst(self.table, self.burst, count, starts, staged))
+            self._run(self.submit.plan_burst(self.table, 0, self.burst, count, starts, staged))
 
     def _stage(self, row: int, number: int, slot: int) -> None:
         model, at, ask = self.model, self.model.at, self.asks[number]

@@ -107,7 +107,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("reuse",), ("no-data-race",),
     ),
     _mutant("done-relaxed", "The scheduler reads DONE without an acquire.", "scheduler.turn",
-            "load_acquire(io.control, DONE)", "load_relaxed(io.control, DONE)", "reuse", "no-data-race"),
+            "load_acquire_device(io.control, DONE)", "load_relaxed(io.control, DONE)", "reuse", "no-data-race"),
     Mutant(
         "launch-relaxed", "A launch orders nothing: no fence, no release.",
         (("graphs.launcher", "store_release(core, L_SENT", "store_relaxed(core, L_SENT"),
@@ -215,8 +215,8 @@ MUTANTS: tuple[Mutant, ...] = (
         ("window", "stop-token"), ("exec-idle",),
     ),
     _mutant("boundary-assumed", "A step counts as done as soon as it is launched.", "scheduler.turn",
-            "        if load_acquire(io.control, DONE) == core[sc.K_STEP]:\n",
-            "        if load_acquire(io.control, DONE) >= 0:\n", "reuse",
+            "        if load_acquire_device(io.control, DONE) == core[sc.K_STEP]:\n",
+            "        if load_acquire_device(io.control, DONE) >= 0:\n", "reuse",
             "exec-idle no-data-race own-tokens"),
     # --- death ---
     _mutant("orphans-unsearched", "After a death nobody looks at `req` itself.", "scheduler.claim",

@@ -113,7 +113,7 @@ def walk(
         raise Violation("progress", f"no end after {2 * longest} moves, half of them fair")
     except Violation as violation:
         outcome.violation = violation
-    except (IndexError, TypeError, ValueError, OverflowError) as error:
+    except (IndexError, OverflowError) as error:
         outcome.violation = Violation("in-bounds", f"{type(error).__name__}: {error}")
     return outcome
 
