@@ -42,6 +42,13 @@ class Operations:
         """Start over; memory is kept."""
         self.count = 0
 
+    def take(self, other: Operations) -> None:
+        """Move all rows of another batch here, replacing what was here."""
+        self.count = other.count
+        if other.count:
+            self.table[: other.count] = other.table[: other.count]
+            other.count = 0
+
     def add(self, kind: int, remote: int, local: int, words: int) -> None:
         """Append one operation.
 

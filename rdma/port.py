@@ -105,7 +105,7 @@ class FrontEndPort:
         self._reader = TokenReader(self.share, self._staging)
         self._placed: list[Placed | None] = [None] * self.share.slots
         self._handles: list[Handle] = [Handle(-1, -1)] * self.share.slots
-        self._req = self._staging.view("req")
+        self._commands = self._staging.view("commands")
         self._port = self._staging.view("port")
         self._batch = Operations(2 * self.share.slots + CONTROL_ROWS)
         self._pending = Operations(2 * self.share.slots)  # req words to publish with the next batch
@@ -119,7 +119,7 @@ class FrontEndPort:
 
     def warm_up(self) -> None:
         """Compile what a turn needs, by a turn about nothing, so that the first request does not wait."""
-        self._submitter.place((), self._track)
+        self._submitter.place((), self._track, self._pending)
         batch = self._take_pending()
         self._reader.add_control_read(batch)
         self.transport.post(batch)
@@ -145,9 +145,8 @@ class FrontEndPort:
 
     def submit_many(self, requests: Sequence[Request]) -> list[Handle | SubmitError]:
         """Submit a burst as one chain; for each request its handle or why it was refused."""
-        self._flush()
         outcome: list[Handle | SubmitError] = []
-        for placed in self._submitter.place(requests, self._track):
+        for placed in self._submitter.place(requests, self._track, self._pending):
             if isinstance(placed, SubmitError):
                 outcome.append(placed)
             else:
@@ -230,17 +229,14 @@ class FrontEndPort:
         self._slots.give_back(slot)
 
     def _command(self, slot: int, command: int) -> None:
-        self._req[slot] = pack_req(self._handles[slot].incarnation, command)
-        self._pending.add(PUBLISH, self.share.req + slot, self._staging.req + slot, 1)
+        # Not in the mirror of `req`: one chain may release a slot and submit to it again.
+        self._commands[slot] = pack_req(self._handles[slot].incarnation, command)
+        self._pending.add(PUBLISH, self.share.req + slot, self._staging.commands + slot, 1)
 
     def _take_pending(self) -> Operations:
         """A batch that begins with the small writes that wait."""
-        batch, pending = self._batch, self._pending
-        batch.count = pending.count
-        if pending.count:
-            batch.table[: pending.count] = pending.table[: pending.count]
-            pending.clear()
-        return batch
+        self._batch.take(self._pending)
+        return self._batch
 
     def _flush(self) -> None:
         """Post the small writes that wait, such as releases, now."""

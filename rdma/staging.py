@@ -97,7 +97,8 @@ class Staging:
     head : inbound log head after the log was read
     log, extents : inbound tokens
     port, fence, status : lines of the handshake, and the scheduler's counters
-    req, doorbell, descriptor : outbound mirrors
+    commands : outbound `req` words that cancel or release
+    req, doorbell, descriptor : outbound mirrors of submissions
     prompts : outbound tokens
     words : int
         Total size.
@@ -115,6 +116,7 @@ class Staging:
             Section("port", LINE),
             Section("fence", LINE),
             Section("status", at.STATUS_WORDS),
+            Section("commands", slots),
             Section("req", slots),
             Section("doorbell", slots // SLOTS_PER_DOORBELL),
             Section("descriptor", slots, at.DESCRIPTOR_WORDS),
@@ -122,7 +124,7 @@ class Staging:
         ]
         starts, self.words = layout(pieces)
         (self.fe_sched, self.ctl, self.head, self.log, self.extents, self.port, self.fence, self.status,
-         self.req, self.doorbell, self.descriptor, self.prompts) = starts  # fmt: skip
+         self.commands, self.req, self.doorbell, self.descriptor, self.prompts) = starts  # fmt: skip
         self._sizes = {piece.name: piece.words for piece in pieces}
         self.memory = np.zeros(0, np.int64)
         self.narrow = np.zeros(0, np.int32)

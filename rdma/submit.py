@@ -118,13 +118,13 @@ class Placed:
 
 
 @njit
-def plan_burst(table, burst, count, request_words, staged_words):
-    """Rows that write a burst: prompts, then descriptors, then `req`, then doorbells.
+def plan_burst(table, burst, count, request_words, staged_words, rows=0):
+    """Append the rows that write a burst: prompts, then descriptors, then `req`, then doorbells.
 
     Parameters
     ----------
     table : int64[n, 4]
-        At least ``4 * count`` rows.
+        With room for ``4 * count`` rows after the first `rows`.
     burst : int64[n, 4]
         Slot, first ring word, first staging word and words of each prompt.
     request_words, staged_words : int64[3]
@@ -133,9 +133,8 @@ def plan_burst(table, burst, count, request_words, staged_words):
     Returns
     -------
     int
-        Rows used.
+        Rows now in the table.
     """
-    rows = 0
     for k in range(count):
         rows = append(table, rows, WRITE, burst[k, B_REMOTE], burst[k, B_LOCAL], burst[k, B_WORDS])
     for piece in range(3):
@@ -176,7 +175,7 @@ class Submitter:
         self._staging = staging
         self._slots = slots
         self._arena = arena
-        self._batch = Operations(4 * BURST)
+        self._batch = Operations(4 * BURST + 2 * share.slots)
         self._burst = np.zeros((BURST, 4), np.int64)
         self._ring_words = np.array([share.descriptor, share.req, share.doorbell], np.int64)
         self._staged_words = np.array([staging.descriptor, staging.req, staging.doorbell], np.int64)
@@ -185,15 +184,17 @@ class Submitter:
         self._doorbell = staging.view("doorbell")
 
     def place(
-        self, requests: Sequence[Request], track: Callable[[Placed], None]
+        self, requests: Sequence[Request], track: Callable[[Placed], None], before: Operations
     ) -> list[Placed | SubmitError]:
         """Submit requests; for each its place, or why it was refused.
 
-        `track` is told of a request before it is written. Everything that fits one chain is
-        posted as one; the call returns when the last chain is posted, not when it is done.
+        `track` is told of a request before it is written; the rows of `before` go first.
+        Everything that fits one chain is posted as one; the call returns when the last chain
+        is posted, not when it is done.
         """
         # Before staged words are written again, the posts that read them must be done.
         self._transport.complete()
+        self._batch.take(before)
         outcome: list[Placed | SubmitError] = []
         slots = self._slots.find(len(requests))
         taken = staged = count = 0
@@ -278,5 +279,8 @@ class Submitter:
 
     def _send(self, count: int) -> None:
         batch = self._batch
-        batch.count = plan_burst(batch.table, self._burst, count, self._ring_words, self._staged_words)
+        batch.count = plan_burst(
+            batch.table, self._burst, count, self._ring_words, self._staged_words, batch.count
+        )
         self._transport.post(batch)
+        batch.clear()

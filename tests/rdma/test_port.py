@@ -10,11 +10,14 @@ from rdma import (
     AttachError,
     BadParameter,
     FrontEndHeld,
+    FrontEndPort,
     PromptTooLong,
     Request,
     RingFull,
+    ShmTransport,
     SubmitError,
 )
+from rdma.faults import Faults, FaultyTransport
 from ring import layout as at
 from ring.states import EMPTY, Reason, slot_state
 from tests.rdma.conftest import MAX_MODEL_LEN, VOCAB, attach, attached
@@ -81,6 +84,26 @@ def test_a_burst_is_one_post(ring):
         handles = port.submit_many([Request(prompt(k + 1), max_tokens=2) for k in range(40)])
         assert port.counts()["posts"] == before + 1
         assert sorted(handle.slot for handle in handles) == list(range(40))
+
+
+def test_a_burst_into_slots_just_released_is_one_post_too(make_ring):
+    ring = make_ring(slots=32)
+    shm = ShmTransport.attach(ring.path.name.removeprefix("blink-numba-"))
+    transport = FaultyTransport(shm, Faults(choose=lambda n: 0))  # posts late: releases wait
+    port = FrontEndPort(transport)
+    scheduler, book = ScriptedScheduler(ring), AnswerBook(VOCAB)
+    for round_ in range(3):
+        before = port.counts()["posts"]
+        prompts = [prompt(k, round_) for k in range(32)]
+        for handle, text in zip(
+            port.submit_many([Request(text, max_tokens=2) for text in prompts]), prompts, strict=True
+        ):
+            book.submitted(handle, text)
+        assert port.counts()["posts"] == before + 1
+        transport.complete()
+        drain(port, scheduler, book)
+    assert port.close() == 0
+    assert all_empty(ring)
 
 
 def test_a_poll_is_two_posts_at_64_active_slots(make_ring):
