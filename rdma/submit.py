@@ -118,7 +118,7 @@ class Placed:
 
 
 @njit
-def plan_burst(table, burst, count, request_words, staged_words, rows=0):
+def plan_burst(table, rows, burst, count, request_words, staged_words):
     """Append the rows that write a burst: prompts, then descriptors, then `req`, then doorbells.
 
     Parameters
@@ -280,7 +280,7 @@ class Submitter:
     def _send(self, count: int) -> None:
         batch = self._batch
         batch.count = plan_burst(
-            batch.table, self._burst, count, self._ring_words, self._staged_words, batch.count
+            batch.table, batch.count, self._burst, count, self._ring_words, self._staged_words
         )
         self._transport.post(batch)
         batch.clear()

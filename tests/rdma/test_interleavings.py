@@ -183,7 +183,7 @@ def test_a_burst_writes_every_word_once_and_in_order(seed, slots):
     burst = np.array([(slot, 100_000 + 100 * slot, 50_000 + 7 * slot, rng.randrange(1, 8)) for slot in slots])
     table = np.zeros((4 * len(slots), 4), np.int64)
     ring_words, staged = np.array([10_000, 5_000, 4_000]), np.array([20_000, 2_000, 1_000])
-    rows = table[: plan_burst(table, burst, len(slots), ring_words, staged)]
+    rows = table[: plan_burst(table, 0, burst, len(slots), ring_words, staged)]
     written = [
         (row[KIND], row[REMOTE] + k, row[LOCAL] + k) for row in rows.tolist() for k in range(row[WORDS])
     ]
