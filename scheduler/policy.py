@@ -207,7 +207,8 @@ def policy(
         given = {"key": key_function, "may_admit": may_admit,
                  "prefill_or_decode": prefill_or_decode, "victim": victim}  # fmt: skip
         sources = {kind: body for kind, body in given.items() if body is not None}
-        title = name or (key_function.__name__ if key_function is not None else "policy")
+        default = key_function.__name__ if key_function is not None else "policy"
+        title = name if name is not None else default
         if preempts and "victim" not in sources and key_function is not None:
             sources["victim"] = key_function
         return Policy(

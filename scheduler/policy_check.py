@@ -121,7 +121,7 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
                 return f"{target.id}() does not exist in a kernel"
             return None
         return f"{target.id!r} is not defined; scheduler.view has what a policy may ask"
-    if inspect.isfunction(value) and "scheduler" not in (value.__module__ or ""):
+    if inspect.isfunction(value) and (value.__module__ or "").split(".")[0] not in ("ring", "scheduler"):
         return f"{target.id}() is a Python function: compile it with numba.njit"
     return None
 

@@ -26,5 +26,5 @@ def decode_unless_late(view):
 POLICY = policy(
     name="decode-first",
     prefill_or_decode=decode_unless_late,
-    parameters={"patience_ns": 2_000_000_000},
+    parameters={"patience_ns": 200_000_000},
 )

@@ -7,8 +7,6 @@ run at each of these events, since between them the real scheduler's turns chang
 
 from __future__ import annotations
 
-import math
-
 from graphs.grid import EXECS, table_view
 from graphs.launcher import launcher_view, peek, retire
 from graphs.step_io import DONE, TICKET, step_view
@@ -140,7 +138,7 @@ def _end_step(state, io, table, launcher, events, executable, now):
             events.last_token[slot] = now
             if gap != bucket_gap:  # nearly always all rows have the same
                 events.gaps[bucket] += count
-                bucket_gap, bucket, count = gap, _bucket(gap), 0
+                bucket_gap, bucket, count = gap, _bucket(events, gap), 0
             count += 1
         events.gaps[bucket] += count
     else:
@@ -151,18 +149,27 @@ def _end_step(state, io, table, launcher, events, executable, now):
                 if state.seats[here + sc.SE_GENERATED] == 0:
                     events.first[events.request_of_slot[slot]] = now
                 else:
-                    events.gaps[_bucket(now - events.last_token[slot])] += 1
+                    events.gaps[_bucket(events, now - events.last_token[slot])] += 1
                 events.last_token[slot] = now
     store_release(io.control, DONE, io.control[TICKET])
     retire(launcher, executable)
 
 
 @uncounted
-def _bucket(gap):
-    if gap <= 1000:
-        return 0
-    place = int(math.log2(gap / 1000.0) * ev.BUCKETS_PER_DOUBLING)
-    return min(place, ev.BUCKETS - 1)
+def _bucket(events, gap):
+    """Bucket of a gap; most often the one of the gap before."""
+    bucket, edges = events.counts[ev.N_BUCKET], events.edges
+    if edges[bucket] <= gap < edges[bucket + 1]:
+        return bucket
+    low, high = 0, ev.BUCKETS
+    while high - low > 1:
+        middle = (low + high) // 2
+        if edges[middle] <= gap:
+            low = middle
+        else:
+            high = middle
+    events.counts[ev.N_BUCKET] = low
+    return low
 
 
 @uncounted

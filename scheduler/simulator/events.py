@@ -25,7 +25,8 @@ import numpy as np
     N_THINKING,
     N_TURNS,
     N_PREEMPTED,
-) = range(17)
+    N_BUCKET,
+) = range(18)
 COUNT_WORDS = 32
 
 # why a simulation ended early (N_ERROR)
@@ -44,7 +45,8 @@ class Events(NamedTuple):
     Given: `arrive`, `prompt`, `output`, `priority`, `tenant`, `deadline` (a duration, 0: none) [n].
     In a closed loop `arrive` of all but the first `users` is the think time before them.
     Found: `seated` (first seat), `first` (first token), `done`, `reason`, `preempted` (times) [n];
-    -1 where it never happened. `gaps` [BUCKETS]: time between tokens of an answer.
+    -1 where it never happened. `gaps` [BUCKETS]: time between tokens of an answer, `edges`
+    [BUCKETS + 1]: where its buckets begin.
     `series` [capacity * SERIES_WORDS]: every `every`-th step. Own: `request_of_slot`,
     `last_token`, `free_slots` [slots], `slot_of_seat` [seats], `thinking` [2 * users]: a heap of
     (time, request). `options`: users, every, seed, most steps, placement of extents.
@@ -62,6 +64,7 @@ class Events(NamedTuple):
     reason: np.ndarray
     preempted: np.ndarray
     gaps: np.ndarray
+    edges: np.ndarray
     series: np.ndarray
     request_of_slot: np.ndarray
     last_token: np.ndarray

@@ -244,6 +244,7 @@ def _memory(
         *never,
         np.zeros(count, np.int64),
         np.zeros(events.BUCKETS, np.int64),
+        _edges(),
         np.zeros(capacity * events.SERIES_WORDS, np.int64),
         np.full(slots, -1, np.int64),
         np.zeros(slots, np.int64),
@@ -253,6 +254,13 @@ def _memory(
         options,
         counts,
     )
+
+
+def _edges() -> np.ndarray:
+    """Where the buckets of gaps begin, in nanoseconds; the first also holds what is shorter."""
+    edges = np.rint(1000 * 2 ** (np.arange(events.BUCKETS + 1) / events.BUCKETS_PER_DOUBLING))
+    edges[0] = 0
+    return edges.astype(np.int64)
 
 
 def _check_end(ended: int, memory: Events, policy: Policy, state: np.ndarray) -> None:

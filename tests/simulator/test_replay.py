@@ -135,7 +135,12 @@ def test_turns_are_told_apart_by_time_and_by_claims() -> None:
     def entry(number: int, time: int, event: Event) -> Entry:
         return Entry(number, time, event, (0, 0, 0, 0))
 
-    made = [entry(0, 5, Event.CLAIM), entry(1, 5, Event.ADMIT), entry(2, 5, Event.CLAIM), entry(3, 9, Event.DECODE)]
+    made = [
+        entry(0, 5, Event.CLAIM),
+        entry(1, 5, Event.ADMIT),
+        entry(2, 5, Event.CLAIM),
+        entry(3, 9, Event.DECODE),
+    ]
     assert [[e.number for e in turn] for turn in turns_of(made)] == [[0, 1], [2], [3]]
 
 

@@ -1,0 +1,263 @@
+"""Policies: what each prefers, what a policy may not do, how it is made and named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ring.recorder import Event
+from scheduler import state as sc
+from scheduler.build import combine, set_up
+from scheduler.policies import SHIPPED, find, shipped
+from scheduler.policy import FCFS, PolicyError, pack_name, policy, preset_name, unpack_name
+from scheduler.policy_check import pointers
+from scheduler.view import max_tokens, remember, ticket
+from tests.scheduler.harness import COPY, Bench
+
+
+def order_of_admission(bench: Bench) -> list[int]:
+    """Slots in the order in which they were seated."""
+    recorded = COPY.module("ring.recorder").entries(bench.ring.flight)
+    return [entry.arguments[0] for entry in recorded if int(entry.event) == Event.ADMIT]
+
+
+def backlog(name: str, requests: list[dict[str, int]], tokens: int = 12) -> list[int]:
+    """Admissions of `requests`, all waiting while four others hold the seats."""
+    bench = Bench(policy=name)
+    for slot in range(4):
+        bench.submit(slot, [5, 6, 7], tokens)
+    bench.step(2)
+    for slot, words in enumerate(requests, 4):
+        length = words.pop("prompt", 3)
+        bench.submit(slot, [9] * length, words.pop("count", 4), **words)
+        bench.turn()
+    bench.run_until_quiet()
+    bench.check_nothing_held()
+    return [slot - 4 for slot in order_of_admission(bench) if slot >= 4][: len(requests)]
+
+
+def test_first_come_goes_first() -> None:
+    assert backlog("fcfs", [{"count": n} for n in (9, 2, 5, 1)]) == [0, 1, 2, 3]
+
+
+def test_shortest_job_goes_first_and_ties_go_by_ticket() -> None:
+    assert backlog("sjf", [{"count": n} for n in (9, 2, 5, 2)]) == [1, 3, 2, 0]
+
+
+def test_priority_zero_goes_first() -> None:
+    requests = [{"Q_PRIORITY": 2}, {"Q_PRIORITY": 0}, {"Q_PRIORITY": 1}]
+    assert backlog("priority", requests) == [1, 2, 0]
+
+
+def test_earliest_deadline_goes_first_and_none_goes_last() -> None:
+    requests = [{}, {"Q_DEADLINE_NS": 9_000_000}, {"Q_DEADLINE_NS": 5_000_000}]
+    assert backlog("edf", requests) == [2, 1, 0]
+
+
+def test_fair_share_takes_turns_between_tenants() -> None:
+    # tenant 1 asks five times before tenant 2 asks twice
+    requests = [{"Q_TENANT": 1, "prompt": 40} for _ in range(5)] + [{"Q_TENANT": 2, "prompt": 40}] * 2
+    order = backlog("vtc", [dict(words) for words in requests])
+    assert set(order[:4]) >= {5, 6}, f"tenant 2 waits behind all of tenant 1: {order}"
+
+
+def test_least_remaining_preempts_a_long_answer_for_a_short_one() -> None:
+    bench = Bench(policy="srpt")
+    for slot in range(4):
+        bench.submit(slot, [5, 6], 200)
+    bench.step(4)
+    bench.submit(10, [5, 6], 2)
+    bench.step(6)
+    assert bench.state.core[sc.K_PREEMPTIONS] == 1
+    assert len(bench.answer(10).tokens) == 2, "the short one should be done while the long ones go on"
+    bench.run_until_quiet()
+    assert all(len(bench.answer(slot).tokens) == 200 for slot in range(4))
+    bench.check_nothing_held()
+
+
+def test_no_pair_trades_a_seat_for_ever() -> None:
+    bench = Bench(policy="srpt")
+    for slot in range(12):
+        bench.submit(slot, [5, 6], 60 + 10 * (slot % 3))
+    bench.run_until_quiet()
+    assert bench.state.core[sc.K_PREEMPTIONS] < 12
+
+
+def test_multilevel_feedback_lets_newcomers_pass_long_answers() -> None:
+    bench = Bench(policy="mlfq")
+    for slot in range(4):
+        bench.submit(slot, [5, 6], 250)
+    bench.step(230)  # each has used up 64 and 128 tokens
+    bench.submit(10, [5, 6], 3)
+    bench.step(8)
+    assert len(bench.answer(10).tokens) == 3
+    assert bench.state.core[sc.K_PREEMPTIONS] >= 1
+
+
+def test_decode_first_lets_prompts_wait() -> None:
+    for name, at_once in (("fcfs", True), ("decode-first", False)):
+        bench = Bench(policy=name)
+        bench.submit(0, [5], 100)
+        bench.step(5)
+        bench.submit(1, [6], 100)
+        bench.step(8)
+        assert (len(bench.answer(1).tokens) > 0) is at_once, name
+
+
+def test_every_shipped_policy_compiles_and_has_its_own_name() -> None:
+    for chosen in shipped():
+        pointers(chosen)
+    assert [chosen.name for chosen in shipped()] == list(SHIPPED)
+
+
+def test_parameters_change_without_a_new_function() -> None:
+    changed = find("sjf").with_parameters(token_ns=5)
+    assert changed.parameters["token_ns"] == 5
+    assert changed.key is find("sjf").key
+    with pytest.raises(PolicyError, match="no parameter 'tokens'; it has token_ns"):
+        find("sjf").with_parameters(tokens=5)
+
+
+def test_names_travel_in_words() -> None:
+    for name in ("fcfs", "x", "a" * 42, "my_module.sub:POLICY"):
+        words = pack_name(name)
+        assert len(words) == sc.NAME_WORDS
+        assert all(0 <= word < 1 << 62 for word in words)
+        assert unpack_name(words) == name
+    for name in ("", "é", "a" * 43):
+        with pytest.raises(PolicyError, match="ASCII"):
+            policy(name=name, key=_first)
+
+
+def test_a_policy_is_found_by_module_or_file(tmp_path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from scheduler.policy import policy\nfrom scheduler.view import ticket\n"
+        "def newest(view, request):\n    return -ticket(view, request)\n"
+        "LIFO = policy(name='lifo', key=newest)\nOTHER = 3\n"
+    )
+    assert find(f"{file}:LIFO").name == "lifo"
+    assert find("scheduler.policies.fair_share:POLICY") is find("vtc")
+    with pytest.raises(PolicyError, match="shipped are fcfs, sjf"):
+        find("nonesuch")
+    with pytest.raises(PolicyError, match="no policy named 'OTHER'"):
+        find(f"{file}:OTHER")
+    with pytest.raises(PolicyError, match="does not exist"):
+        find(f"{tmp_path}/none.py:X")
+
+
+def test_combined_policies_act_as_the_one_in_force() -> None:
+    bench = Bench()
+    presets = [FCFS, find("sjf"), find("edf")]
+    together = combine(presets)
+    for chosen in presets:
+        set_up(bench.state.words, chosen, presets)
+        assert preset_name(bench.state, int(bench.state.policy[sc.P_ACTIVE])) == chosen.name
+        bench.state.slots[7 * sc.SLOT_WORDS + sc.SL_ARRIVED] = 1000
+        bench.state.slots[7 * sc.SLOT_WORDS + sc.SL_MAX_TOKENS] = 3
+        assert together.key(bench.state.words, 7) == chosen.key(bench.state.words, 7)
+    with pytest.raises(PolicyError, match="one name"):
+        combine([FCFS, FCFS])
+
+
+# --- what a policy may not do ---
+
+
+def _first(view, request):
+    return ticket(view, request)
+
+
+def _divides(view, request):
+    tokens = max_tokens(view, request)
+    return tokens / 2
+
+
+def _answers_a_float(view, request):
+    return math.sqrt(max_tokens(view, request))
+
+
+def _has_a_fraction(view, request):
+    return max_tokens(view, request) * 1.5
+
+
+def _prints(view, request):
+    print(request)
+    return 0
+
+
+def _makes_a_list(view, request):
+    return [1, 2][request & 1]
+
+
+def _writes_the_view(view, request):
+    view.slots[0] = 1
+    return 0
+
+
+def _remembers_in_key(view, request):
+    remember(view, 0, 1)
+    return 0
+
+
+def _raises(view, request):
+    raise ValueError
+
+
+def _helper(x):
+    return x
+
+
+def _calls_python(view, request):
+    return _helper(request)
+
+
+def _asks_what_is_not_there(view, request):
+    return view.nosuch[0]
+
+
+def _uses_an_unknown_name(view, request):
+    return nonesuch  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+def _sometimes_nothing(view, request):
+    if request > 3:
+        return None
+    return 1
+
+
+def _one_argument(view):
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "reason"),
+    [
+        (_divides, 2, "use //"),
+        (_answers_a_float, 0, "answers float64"),
+        (_has_a_fraction, 1, "1.5 is not a whole number"),
+        (_prints, 1, r"print\(\) does not exist in a kernel"),
+        (_makes_a_list, 1, "a list allocates"),
+        (_writes_the_view, 1, "read-only"),
+        (_remembers_in_key, 1, "only may_admit may remember"),
+        (_raises, 1, "nobody to raise to"),
+        (_calls_python, 1, "compile it with numba.njit"),
+        (_asks_what_is_not_there, 1, "the view has no 'nosuch'"),
+        (_uses_an_unknown_name, 1, "'nonesuch' is not defined"),
+        (_sometimes_nothing, 0, "must answer a whole number"),
+        (_one_argument, 0, r"must take \(view, request\)"),
+    ],
+)
+def test_what_a_kernel_cannot_do_is_told_with_its_line(function, line: int, reason: str) -> None:
+    with pytest.raises(PolicyError, match=reason) as caught:
+        pointers(policy(function))
+    where = f"{__file__}:{function.__code__.co_firstlineno + line}"
+    assert where in str(caught.value), "the message names the line"
+    assert function.__name__ in str(caught.value)
+
+
+def test_parameters_must_be_whole_numbers_that_fit() -> None:
+    with pytest.raises(PolicyError, match=r"weight=0\.5 must be a whole number"):
+        policy(name="p", key=_first, parameters={"weight": 0.5})
+    with pytest.raises(PolicyError, match="at most 16"):
+        policy(name="p", key=_first, parameters={f"p{i}": i for i in range(17)})
