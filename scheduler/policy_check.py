@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import errors, types
+from numba.core import config, errors, types
 
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
 from scheduler.state import borrowed_view
@@ -105,7 +105,15 @@ def _objection(node: ast.AST, kind: str, body: Callable[..., Any]) -> str | None
         return "the view is read-only: use remember(view, index, value) in may_admit"
     if isinstance(node, ast.Call):
         return _objection_to_call(node, kind, body)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and not _is_known(node.id, body):
+        return f"{node.id!r} is not defined"
     return None
+
+
+def _is_known(name: str, body: Callable[..., Any]) -> bool:
+    code = body.__code__
+    inside = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    return name in inside or name in body.__globals__ or hasattr(builtins, name)
 
 
 def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> str | None:
@@ -121,7 +129,10 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
                 return f"{target.id}() does not exist in a kernel"
             return None
         return f"{target.id!r} is not defined; scheduler.view has what a policy may ask"
-    if inspect.isfunction(value) and (value.__module__ or "").split(".")[0] not in ("ring", "scheduler"):
+    ours = (
+        (value.__module__ or "").split(".")[0] in ("ring", "scheduler") if inspect.isfunction(value) else True
+    )
+    if not ours and not config.DISABLE_JIT:  # in the plain Python copy everything is a Python function
         return f"{target.id}() is a Python function: compile it with numba.njit"
     return None
 
