@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from blink_numba.runtime import EngineConfig, LocalEngine
+from blink_numba.runtime import LocalEngine
 from rdma import FrontEndPort, Request, ShmTransport
-from tests.rdma.guest.serve_scenarios import SEATS
-from tests.rdma.peer import ring_name
+from tests.rdma.guest.serve_scenarios import CONFIG
 
 # LLVM's names; the emulator offers both
 PROCESSOR = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
 
 
 def main() -> None:
-    ring = ring_name("ahead")
-    config = EngineConfig(
-        model="tiny", backend="cpu", ring_name=ring, slots=32, max_seats=SEATS, max_model_len=128, threads=1
-    )
-    with LocalEngine(config, print), FrontEndPort(ShmTransport.attach(ring)) as port:
+    with LocalEngine(CONFIG, print), FrontEndPort(ShmTransport.attach(CONFIG.ring_name)) as port:
         port.submit(Request(np.arange(5, dtype=np.int32), max_tokens=4))
         while port.live():
             port.poll()

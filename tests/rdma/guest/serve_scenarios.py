@@ -16,8 +16,11 @@ import numpy as np
 
 from blink_numba.remote import VerbsConnector
 from blink_numba.runtime import EngineConfig, LocalEngine
-from rdma import Event, Handle, Request
+from blink_numba.runtime.local import make_backend
+from rdma import Event, FrontEndPort, Handle, Request, ShmTransport
 from rdma.verbs import RingHost
+from ring.layout import RingGeometry
+from ring.memory import RingMemory
 from ring.states import Reason
 from tests.rdma.peer import ring_name
 
@@ -51,15 +54,26 @@ class Remote:
         assert self.process.exitcode == 0
 
 
+CONFIG = EngineConfig(
+    model="tiny", backend="cpu", ring_name=ring_name("served"), slots=32, max_seats=SEATS, max_model_len=128,
+    threads=1,
+)  # fmt: skip
+
+
+def load_compiled_code() -> None:
+    """Have all compiled code in this process, so that no child has to fetch it again."""
+    make_backend(CONFIG, print).close()
+    memory = RingMemory.create(ring_name("warm"), RingGeometry(slots=32), max_model_len=128, vocab_size=256)
+    with FrontEndPort(ShmTransport(memory)) as port:
+        port.warm_up()
+
+
 # --- the engine's process ------------------------------------------------------------------------
 
 
-def engine_process(pipe: Connection, ring: str, number: int, attach: bool) -> None:
-    config = EngineConfig(
-        model="tiny", backend="cpu", ring_name=ring, slots=32, max_seats=SEATS, max_model_len=128, threads=1
-    )
+def engine_process(pipe: Connection, number: int, attach: bool) -> None:
     with (
-        LocalEngine(config, attach=attach) as engine,
+        LocalEngine(CONFIG, attach=attach) as engine,
         RingHost(
             engine.ring, KEY, host="127.0.0.1", port=number, grace_s=1.0, about={"model": "tiny"}
         ) as host,
@@ -69,8 +83,8 @@ def engine_process(pipe: Connection, ring: str, number: int, attach: bool) -> No
     pipe.send("ended")
 
 
-def start_engine(ring: str, number: int = 0, *, attach: bool = False) -> tuple[Remote, int]:
-    engine = Remote(engine_process, ring, number, attach)
+def start_engine(number: int = 0, *, attach: bool = False) -> tuple[Remote, int]:
+    engine = Remote(engine_process, number, attach)
     assert engine.pipe.poll(DEADLINE_S), "the engine did not start"
     return engine, engine.pipe.recv()
 
@@ -138,7 +152,6 @@ def request(first: int, max_tokens: int) -> Request:
 
 
 class World:
-    ring = ring_name("served")
     engine: Remote
     front_end: Remote
     number = 0
@@ -146,7 +159,8 @@ class World:
 
 
 def requests_are_served_and_streamed() -> None:
-    World.engine, World.number = start_engine(World.ring)
+    load_compiled_code()
+    World.engine, World.number = start_engine()
     World.front_end = start_front_end(World.number)
     World.alone = {}
     for first in (10, 60):
@@ -195,7 +209,7 @@ def an_engine_dies_and_another_goes_on_with_its_ring() -> None:
     long, queued = handles[:SEATS], handles[SEATS:]
     wait_until(World.front_end, lambda events: all(handle in events for handle in long), "first tokens")
     World.engine.kill()
-    World.engine, _ = start_engine(World.ring, World.number, attach=True)
+    World.engine, _ = start_engine(World.number, attach=True)
     events = wait_until(World.front_end, all_ended(handles), "requests after the engine's death")
     for handle in long:
         assert events[handle][-1].reason == Reason.ERROR
