@@ -197,5 +197,9 @@ def frame(entries: Iterable[Entry]) -> pandas.DataFrame:
 
 def step_durations(entries: Iterable[Entry]) -> list[tuple[str, int, int]]:
     """``(kind, size, nanoseconds)`` of each step: ``"decode"`` rows or ``"prefill"`` tokens."""
-    return [(span.name.split()[0], span.arguments.get("batch", span.arguments.get("tokens", 0)),
-             span.end_ns - span.start_ns) for span in spans(entries) if span.process == SCHEDULER]  # fmt: skip
+    found = []
+    for span in spans(entries):
+        if span.process == SCHEDULER:
+            size = span.arguments.get("batch", span.arguments.get("tokens", 0))
+            found.append((span.name.split()[0], size, span.end_ns - span.start_ns))
+    return found

@@ -59,13 +59,13 @@ def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, v
                 workload = Requests.of(np.zeros(batch), prompt, steps)
                 measured = run_live(ring_name, workload, vocab_size=vocab_size, seed=repeat)
                 decode[batch, prompt] += _decode_us(measured.recording, batch)
-    contexts = [float(short), float(long * spec.seats)]
+    contexts = [0.0, float(long * spec.seats)]
     rows = []
     for batch in spec.decode_batches:
         # a line through the two contexts of this batch, put onto the common axis
         low, high = (float(np.median(decode[batch, prompt])) for prompt in (short, long))
         slope = max((high - low) / (batch * (long - short)), 0.0)
-        rows.append([max(low + slope * (c - batch * short), 0.0) for c in contexts])
+        rows.append([max(low + slope * (c - batch * short), low / 2) for c in contexts])
     sizes, prefill = _measure_prefills(ring_name, spec, vocab_size, repeats)
     batches = [float(b) for b in spec.decode_batches]
     if len(batches) == 1:

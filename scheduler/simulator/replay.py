@@ -244,12 +244,13 @@ def plain_functions(policy: Policy, copy: Any) -> tuple[Callable[..., Any], ...]
     """A policy's functions as plain Python over the modules of a copy, whoever wrote them."""
     module = copy.module("scheduler.policy")
     bodies = {kind: _rebound(body, copy) for kind, body in policy.sources.items()}
-    disabled = numba.config.DISABLE_JIT
-    numba.config.DISABLE_JIT = True  # as while the copy's modules are loaded
+    settings: Any = numba.config
+    disabled = settings.DISABLE_JIT
+    settings.DISABLE_JIT = True  # as while the copy's modules are loaded
     try:
         mine = module.policy(name=policy.name, **bodies) if bodies else module.FCFS
     finally:
-        numba.config.DISABLE_JIT = disabled
+        settings.DISABLE_JIT = disabled
     return tuple(getattr(mine, kind) for kind in FUNCTIONS)
 
 
@@ -258,7 +259,7 @@ def _rebound(function: Callable[..., Any], copy: Any) -> Callable[..., Any]:
     body = getattr(function, "py_func", function)
     names = dict(body.__globals__)
     for name in body.__code__.co_names:
-        value = names.get(name)
+        value: Any = names.get(name)
         original = getattr(value, "py_func", None)
         if original is None:
             continue

@@ -1,0 +1,158 @@
+"""Do simulator and engine agree: every decision, and the times that clients see.
+
+The engine is started here; its step times are measured into a table, a workload is run on it and
+simulated on the table with the same arrivals, and its recorded decisions are replayed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from blink_numba.bench.report import Row, median_row
+
+RATIO_LOW, RATIO_HIGH = 0.9, 1.1  # predicted over measured
+OVERHEAD_TARGET_US = 2.0
+LOAD = 0.6  # of what the engine serves
+SLO_OF_TABLES = "steps as launched one after the other, gaps between them included"
+
+
+def run(
+    backend: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: Annotated[str, typer.Option(help="A model's name or path.")] = "tiny",
+    requests: Annotated[int, typer.Option(help="Requests of each run.", min=10)] = 150,
+    repeats: Annotated[int, typer.Option(help="Runs whose median counts.", min=1)] = 3,
+    seats: Annotated[int, typer.Option(help="Seats of the engine.", min=1)] = 8,
+    policies: Annotated[str, typer.Option(help="Whose decisions to replay, with commas; or all.")] = "all",
+    machine: Annotated[str, typer.Option(help="Name of the machine in the cases.")] = "",
+    save_table: Annotated[Path | None, typer.Option(help="Write the measured step times here.")] = None,
+) -> list[Row]:
+    """Predicted against measured medians of TTFT and TPOT; decisions that a replay makes differently."""
+    machine = machine or ("h200" if backend == "cuda" else "cpu")
+    rows, table = _times(backend, model, requests, repeats, seats, machine)
+    if save_table is not None:
+        table.save(save_table)
+    names = _names(policies)
+    rows += [_decisions(backend, model, requests, seats, machine, name) for name in names]
+    if backend == "cuda":
+        rows.append(policy_overhead(model, seats, names))
+    return rows
+
+
+def _names(policies: str) -> list[str]:
+    from scheduler.policies import SHIPPED
+
+    return list(SHIPPED) if policies == "all" else policies.split(",")
+
+
+def _engine(backend: str, model: str, seats: int, policy: str):
+    from blink_numba.runtime import EngineConfig, LocalEngine
+
+    if backend not in ("cpu", "cuda"):
+        raise ValueError(f"backend {backend!r} must be cpu or cuda")
+    name = f"agreement-{os.getpid()}"
+    return LocalEngine(
+        EngineConfig(model=model, backend=backend, ring_name=name, max_seats=seats, policy=policy)
+    )
+
+
+def _lengths(spec):
+    from blink_numba import lab
+
+    longest = min(spec.max_model_len, 512)
+    return lab.lognormal(longest / 12, longest / 12, longest=longest)
+
+
+def _times(backend: str, model: str, requests: int, repeats: int, seats: int, machine: str):
+    """Rows of the ratios of medians, and the table they were predicted with."""
+    from blink_numba import lab
+    from blink_numba.lab.agreement import measure_table
+    from blink_numba.lab.live import run_live
+    from scheduler.simulator import simulate
+
+    tpot, ttft, seen = [], [], []
+    with _engine(backend, model, seats, "fcfs") as engine:
+        vocab = engine.spec.vocab_size - 8
+        table = measure_table(
+            engine.ring_name, engine.spec, name=f"{machine}-{model}", source=SLO_OF_TABLES, vocab_size=vocab
+        )
+        # the table's steps hold the gaps between them, so the simulator adds none
+        times, spec = table.times(lab.Gap(0.001, 0.001)), _without_eos(engine.spec)
+        rate = LOAD * _capacity(spec, times)
+        for seed in range(repeats):
+            asked = lab.poisson(rate, requests, _lengths(spec), seed=seed)
+            measured = run_live(engine.ring_name, asked, vocab_size=vocab, seed=seed)
+            predicted = lab.Metrics.of(simulate(measured.requests, spec, times), warmup=0.0)
+            tpot.append(float(np.median(predicted.tpot) / np.median(measured.tpot_ms)))
+            ttft.append(float(np.median(predicted.ttft) / np.median(measured.ttft_ms)))
+            seen.append((float(np.median(measured.ttft_ms)), float(np.median(measured.tpot_ms))))
+    extra = {"model": model, "seats": seats, "load": LOAD, "requests": requests, "low": RATIO_LOW,
+             "measured_ttft_ms": seen[0][0], "measured_tpot_ms": seen[0][1]}  # fmt: skip
+    return [_ratio(f"agreement/{machine}/tpot_ratio", tpot, extra),
+            _ratio(f"agreement/{machine}/ttft_ratio", ttft, extra)], table  # fmt: skip
+
+
+def _ratio(case: str, values: list[float], extra: dict) -> Row:
+    """A ratio that should be within the band: the row's target is its distance from 1 below a tenth."""
+    row = median_row(case, values, "ratio", RATIO_HIGH, "lower", **extra)
+    if row.value < RATIO_LOW:  # below the band is no better than above it
+        row.target, row.better = RATIO_LOW, "higher"
+    return row
+
+
+def _without_eos(spec):
+    from dataclasses import replace
+
+    return replace(spec, eos_ids=())
+
+
+def _capacity(spec, times) -> float:
+    from blink_numba import lab
+    from scheduler.simulator import simulate
+
+    outcome = simulate(lab.closed_loop(2 * spec.seats, 400, _lengths(spec)), spec, times)
+    return 400 / outcome.counts["clock_ns"] * 1e9
+
+
+def _decisions(backend: str, model: str, requests: int, seats: int, machine: str, name: str) -> Row:
+    """Decisions of a run, and how many of them a replay makes before it differs (all, if it agrees)."""
+    from blink_numba import lab
+    from blink_numba.lab.agreement import decisions
+    from blink_numba.lab.live import run_live
+    from scheduler.policies import find
+
+    with _engine(backend, model, seats, name) as engine:
+        asked = lab.gamma(400.0, requests, 2.0, _lengths(engine.spec), seed=5, tenants=3, priorities=3)
+        measured = run_live(
+            engine.ring_name, asked, vocab_size=engine.spec.vocab_size - 8, seed=5, whole=True
+        )
+        found = decisions(measured, engine.spec, engine.ring.geometry, find(name))
+    made = len(measured.recording)
+    differing = 0 if found is None else made - found.number
+    return Row(
+        f"agreement/{machine}/decisions_differing/{name}", differing, "count", 0, "lower", decisions=made,
+        first=None if found is None else str(found),
+    )  # fmt: skip
+
+
+def policy_overhead(model: str, seats: int, names: list[str]) -> Row:
+    """What a policy adds to a decode step on the GPU over first come, first served, requests waiting; µs."""
+    from blink_numba.bench.flight import decode_steps
+    from blink_numba.lab.live import run_live
+    from scheduler.simulator import Requests
+
+    medians = {}
+    for name in names:
+        with _engine("cuda", model, seats, name) as engine:
+            asked = Requests.of(np.zeros(8 * seats), 32, 128, tenant=np.arange(8 * seats) % 4)
+            measured = run_live(engine.ring_name, asked, vocab_size=engine.spec.vocab_size - 8)
+        entries = np.array([(e.number + 1, e.time_ns, e.event, *e.arguments, 0) for e in measured.recording])
+        medians[name] = float(np.median(decode_steps(entries, batch=seats)))
+    over = {name: value - medians["fcfs"] for name, value in medians.items() if name != "fcfs"}
+    worst = max(over, key=lambda name: over[name])
+    return Row("gpu/policy_overhead_us", over[worst], "us", OVERHEAD_TARGET_US, "lower", policy=worst,
+               fcfs_step_us=medians["fcfs"], **{f"{k}_us": v for k, v in over.items()})  # fmt: skip
