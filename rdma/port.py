@@ -25,8 +25,8 @@ from rdma.submit import Placed, Request, Submitter
 from rdma.transport import DEADLINE_S, Transport, TransportError
 from ring import layout as at
 from ring.sections import LINE
-from ring.states import Reason
-from ring.words import CANCEL, RELEASE, pack_req
+from ring.states import PREFILL_PENDING, Reason
+from ring.words import CANCEL, INCARNATION_MASK, RELEASE, pack_req
 
 BEAT_INTERVAL_S = 0.02
 CONTROL_ROWS = 8  # rows of a poll's first batch besides releases and cancels
@@ -276,6 +276,12 @@ class FrontEndPort:
         self.transport.post(batch)
         self.transport.complete(self._deadline_s)
         return SchedulerStatus.of(self._staging.view("status"))
+
+    def seated(self) -> np.ndarray:
+        """Which slots held a request that had a seat at the last poll; bool[slots of the share]."""
+        words = self._staging.view("ctl")[:: at.CTL_WORDS]
+        current = (words >> 32) & INCARNATION_MASK == self._slots.incarnation
+        return current & ((words & 0xF) > PREFILL_PENDING)
 
     def free_slots(self) -> int:
         """Slots of this front end's share that a submission may take."""

@@ -111,8 +111,8 @@ class LoadGenerator:
         self, client: httpx.AsyncClient, prompt: list[int], tokens: int, outcome: Outcome
     ) -> Outcome:
         body = {
-            "model": self._model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True,
-            "stream": True, "stream_options": {"include_usage": True},
+            "model": self._model, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+            "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         try:
             async with client.stream("POST", self._url, json=body) as response:

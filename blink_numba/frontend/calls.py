@@ -105,7 +105,13 @@ class Choice:
         metrics.prompt_length.observe(self.prompt_tokens)
         metrics.answer_length.observe(self.answer.tokens)
         if self.first_at is not None:
+            assert self.submission is not None
+            # Between two looks a request may get both its seat and its first token.
+            seated = min(self.submission.seated_at or self.first_at, self.first_at)
+            metrics.queue.observe(seated - self.call.arrived)
+            metrics.prefill.observe(self.first_at - seated)
             metrics.decode.observe(when - self.first_at)
+            metrics.inference.observe(when - seated)
         metrics.finished[self.answer.finish or "abort"] += 1
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+
 from rdma.errors import ArenaFull, AttachError, RingFull, SubmitError
 from rdma.port import FrontEndPort, Handle
 from rdma.shm import ShmTransport
@@ -31,6 +33,7 @@ from ring.states import Reason
 STATUS_INTERVAL_S = 0.1
 ATTACH_INTERVAL_S = 0.25
 IDLE_WAIT_S = 0.05
+SEAT_LOOK_S = 0.001
 FULL_RETRY_S = 0.002
 
 
@@ -101,15 +104,18 @@ class Submission:
     ----------
     handle : Handle or None
         Its slot, once it has one.
+    seated_at : float
+        When it was first seen to have a seat in the batch; 0 before.
     cancelled : bool
     """
 
-    __slots__ = ("cancelled", "give_up", "handle", "request", "sink")
+    __slots__ = ("cancelled", "give_up", "handle", "request", "seated_at", "sink")
 
     def __init__(self, request: Request, sink: Sink, give_up: float) -> None:
         self.request, self.sink, self.give_up = request, sink, give_up
         self.handle: Handle | None = None
         self.cancelled = False
+        self.seated_at = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +163,10 @@ class EngineLink:
         self._port: FrontEndPort | None = None
         self._live: dict[Handle, Submission] = {}
         self._waiting: deque[Submission] = deque()
+        self._unseated: dict[int, Submission] = {}  # by slot
         self._heartbeat, self._beats = -1, 0  # last seen; how often it moved since the port was made
         self._moved_at = 0.0
-        self._next_status = self._next_attach = self._next_retry = 0.0
+        self._next_status = self._next_attach = self._next_retry = self._next_seat_look = 0.0
         self.health = Health(False, "not attached to the ring yet")
         # Of the engine seen last; 0 before the first one.
         self.max_model_len = self.vocab_size = self.blocks = 0
@@ -258,6 +265,8 @@ class EngineLink:
         if self._waiting and now >= self._next_retry:
             self._retry(now)
         events = port.poll()
+        if self._unseated and now >= self._next_seat_look:
+            self._look_at_seats(now)
         if events:
             self._hand_over(events)
         if now >= self._next_status:
@@ -304,6 +313,7 @@ class EngineLink:
             else:
                 submission.handle = outcome
                 self._live[outcome] = submission
+                self._unseated[outcome.slot - self._port.share.first_slot] = submission
                 if submission.cancelled:  # while it was being placed
                     self._port.cancel(outcome)
         if failed:
@@ -329,6 +339,15 @@ class EngineLink:
         self._waiting.extend(rest)
         if late:
             self._tell(self._deliver_failures, late)
+
+    def _look_at_seats(self, now: float) -> None:
+        """Stamp the requests that got their seats since the last look."""
+        assert self._port is not None
+        self._next_seat_look = now + SEAT_LOOK_S
+        for slot in np.flatnonzero(self._port.seated()).tolist():
+            submission = self._unseated.pop(slot, None)
+            if submission is not None:
+                submission.seated_at = now
 
     def _hand_over(self, events: list) -> None:
         when = time.monotonic()
@@ -368,6 +387,7 @@ class EngineLink:
         """Give up the port: its ring is out of reach for good."""
         self._fail_all(reason)
         self._live.clear()
+        self._unseated.clear()
         self.health = Health(False, reason, self.health.status)
         port, self._port = self._port, None
         if port is not None:
