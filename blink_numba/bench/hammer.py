@@ -125,7 +125,7 @@ def _with_host(requests: int, deaths: int, slots: int = 256, blocks: int = 8) ->
     state, tallies = cuda.to_device(_state(geometry)), cuda.to_device(np.zeros(TALLIES, np.int64))
     mine, states = np.zeros(TALLIES, np.int64), np.zeros(2 * slots, np.int64)
     host_front_end(ring, wins, states, 1, 0, 0, mine)  # compiled before a kernel is resident
-    adopt(ring, states, 1)
+    adopt(ring, states)
     cuda.synchronize()
     claim_hammer[blocks, 256, stream](
         registered.words, registered.narrow, state, registered_wins.words[:slots], tallies, 0, 0,
@@ -141,7 +141,7 @@ def _with_host(requests: int, deaths: int, slots: int = 256, blocks: int = 8) ->
             )  # fmt: skip
             if not last:
                 declare_dead(ring, 0)
-                left = int(adopt(ring, states, 100_000_000))
+                left = int(adopt(ring, states))
                 if left:
                     raise HammerError(f"after death {life + 1}: {left} slots never settled")
         seconds = time.perf_counter() - began

@@ -53,7 +53,7 @@ CONFIGURATIONS: dict[str, Setup] = {
         ),
         Setup(
             "two-front-ends-twice", "Two front ends, two requests each, up to two preemptions.",
-            (Client((Ask(1, 1), Ask(1, 2))), Client((Ask(1, 2), Ask(1, 1)))), seats=2, preemption_bound=2,
+            (Client((Ask(1, 1), Ask(1, 1))), Client((Ask(1, 1), Ask(1, 1)))), preemption_bound=2,
         ),
         Setup(
             "preempt", "Blocks for one and a half: the younger request is preempted and recomputed.",

@@ -8,7 +8,7 @@ The front end checks token, reason and that the incarnation was won exactly once
 from __future__ import annotations
 
 from ring import layout as at
-from ring.atomics import fetch_add, load_acquire, load_relaxed, store_release
+from ring.atomics import fetch_add, load_acquire, load_relaxed, now_ns, pause, store_release
 from ring.jit import njit
 from ring.states import DECODE_COMPLETED, R_CANCELLED, R_LENGTH, is_live
 from ring.words import (
@@ -32,6 +32,7 @@ T_DONE, T_CONTENDERS, T_WON, T_VIOLATIONS, T_LATE = 0, 8, 16, 24, 32
 TALLIES = 40
 # what a look at a slot found
 WAITING, FINISHED, BROKEN = 0, 1, 2
+QUIET_NS = 30_000_000_000  # without any news for so long, a front end gives up
 
 
 @njit
@@ -116,7 +117,7 @@ def host_front_end(ring, wins, states, seed, requests, die_after, tallies):
     int
         Requests finished; `tallies` has violations and looks that found nothing for too long.
     """
-    finished, idle, slots = 0, 0, states.shape[0] // 2
+    finished, idle, since, slots = 0, 0, 0, states.shape[0] // 2
     open_requests = 0
     for slot in range(slots):
         open_requests += states[2 * slot] != 0
@@ -149,25 +150,32 @@ def host_front_end(ring, wins, states, seed, requests, die_after, tallies):
             states[2 * slot] = 0
             open_requests -= 1
             finished += 1
-        idle = 0 if finished != before else idle + 1
-        if idle > 200_000_000 // slots:
+        if finished != before:
+            idle = 0
+            continue
+        if idle == 0:
+            since = now_ns()
+        idle += 1
+        pause(idle)
+        if idle % 256 == 0 and now_ns() - since > QUIET_NS:
             tallies[T_LATE] += 1
             return finished
     return finished
 
 
 @njit
-def adopt(ring, states, looks):
-    """A successor's first look: slots whose last request never ended within so many looks."""
-    left = 0
+def adopt(ring, states):
+    """A successor's first look: how many slots' last requests did not end in time."""
+    left, end = 0, now_ns() + QUIET_NS
     for slot in range(states.shape[0] // 2):
         states[2 * slot] = states[2 * slot + 1] = 0
-        for _ in range(looks):
+        settled, spins = False, 0
+        while not settled and (spins % 256 != 255 or now_ns() < end):
+            pause(spins)
+            spins += 1
             request = load_relaxed(ring.req, slot)
             word = load_acquire(ring.ctl, slot * at.CTL_WORDS + at.W0)
             settled = req_incarnation(request) == ctl_incarnation(word) and not is_live(ctl_state(word))
-            if settled:
-                break
         left += not settled
         ring_doorbell(ring, slot, ctl_incarnation(word))
     return left

@@ -23,9 +23,8 @@ def test_there_are_enough_of_them():
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_killed(mutant):
     death = run_mutant(mutant)
-    print(
-        f"{mutant.name:28} killed by {death.invariant:22} {death.setup} ({death.walks} walks, {death.seconds:.1f} s)"
-    )
+    where = f"{death.setup}, {death.walks} walks, {death.seconds:.1f} s"
+    print(f"{mutant.name:28} killed by {death.invariant:22} ({where})")
     assert death.killed, f"{death.invariant or 'lives'}: {death.detail}"
 
 
