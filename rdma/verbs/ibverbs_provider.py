@@ -33,9 +33,9 @@ class IbverbsDevice:
             self.name = name or next(iter(devices))
             self._context = devices[self.name].open()
         except (ib.VerbsError, OSError, KeyError, StopIteration) as error:
-            what = f"RDMA device {name!r}" if name else "no RDMA device"
+            what = f"RDMA device {name!r} cannot be opened" if name else "there is no RDMA device"
             raise VerbsUnavailable(
-                f"{what} cannot be opened ({error!r}): load the driver, or `rdma link add` a soft-RoCE one"
+                f"{what} ({error!r}): load the driver, or `rdma link add` a soft-RoCE one"
             ) from None
         port = self._context.query_port(PORT)
         gids = [_text(self._context.query_gid(PORT, k).raw) for k in range(port.gid_tbl_len)]

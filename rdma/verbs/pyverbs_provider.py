@@ -78,9 +78,9 @@ class PyverbsDevice:
             self.name = name or get_device_list()[0].name.decode()
             self._context = Context(name=self.name)
         except (PyverbsError, IndexError) as error:
-            what = f"RDMA device {name!r}" if name else "no RDMA device"
+            what = f"RDMA device {name!r} cannot be opened" if name else "there is no RDMA device"
             raise VerbsUnavailable(
-                f"{what} cannot be opened ({error}): load the driver, or `rdma link add` a soft-RoCE one"
+                f"{what} ({error}): load the driver, or `rdma link add` a soft-RoCE one"
             ) from None
         port = self._context.query_port(PORT)
         gids = [str(self._context.query_gid(PORT, k)) for k in range(port.gid_tbl_len)]
