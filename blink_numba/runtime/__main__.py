@@ -34,12 +34,20 @@ class _Reporter:
             self._pipe.flush()
 
 
+def _leave_without_parent(parent: int, started: threading.Event) -> None:
+    """End the process if its parent dies while it starts: nobody waits for what it compiles."""
+    while not started.wait(LOOK_S):
+        if os.getppid() != parent:
+            os._exit(0)
+
+
 def main() -> int:
     """Run an engine until it is told to stop, its parent dies, or it cannot go on."""
     parser = argparse.ArgumentParser(prog="python -m blink_numba.runtime")
     parser.add_argument("config", help="EngineConfig as JSON")
     parser.add_argument("--attach", action="store_true", help="go on with the ring of an engine that died")
     parser.add_argument("--report-fd", type=int, help="file descriptor for progress, readiness and failure")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="end when this process has gone")
     options = parser.parse_args()
     logging.basicConfig(
         level=os.environ.get("BLINK_NUMBA_LOG_LEVEL", "INFO").upper(),
@@ -54,7 +62,9 @@ def main() -> int:
         drain[0] = number == signal.SIGTERM
         asked.set()
 
-    parent = os.getppid()
+    parent: int = options.parent
+    started = threading.Event()
+    threading.Thread(target=_leave_without_parent, args=(parent, started), daemon=True).start()
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
@@ -66,6 +76,8 @@ def main() -> int:
     except EngineStartError as error:
         report(failure=str(error))
         return 1
+    finally:
+        started.set()
     report(
         ready={
             "backend": engine.backend,

@@ -57,6 +57,7 @@ class EngineProcess:
         """
         read_end, write_end = os.pipe()
         command = [sys.executable, "-m", "blink_numba.runtime", "--report-fd", str(write_end)]
+        command += ["--parent", str(os.getpid())]
         if attach:
             command.append("--attach")
         child = subprocess.Popen(

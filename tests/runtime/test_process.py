@@ -1,0 +1,56 @@
+"""The engine's process: clear failures, and no orphan whatever its parent does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from blink_numba.errors import EngineStartError
+from blink_numba.runtime import EngineConfig, EngineProcess
+from blink_numba.runtime.process import wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_parent_that_dies_while_the_engine_starts_leaves_no_orphan() -> None:
+    code = """
+        import os
+        from blink_numba.runtime import EngineConfig, EngineProcess
+        name = f"test-{os.getpid()}-orphan"
+        engine = EngineProcess.spawn(EngineConfig(model="tiny", backend="cpu", ring_name=name))
+        print(engine.pid, flush=True)
+        os._exit(0)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    engine = int(ended.stdout)
+    assert wait_for(lambda: not Path(f"/proc/{engine}").exists() or is_zombie(engine), 30.0)
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "no-such-model"}, "no-such-model"),
+        ({"model": "tiny", "policy": "no-such-policy"}, "no-such-policy"),
+        ({"model": "tiny", "max_model_len": 1 << 20}, "max_model_len"),
+    ],
+)
+def test_what_cannot_start_says_why(change: dict, message: str) -> None:
+    config = EngineConfig(**{"backend": "cpu", "ring_name": f"test-{os.getpid()}-bad", **change})
+    engine = EngineProcess.spawn(config)
+    with pytest.raises(EngineStartError, match=message):
+        engine.wait_ready(60.0)
+    assert not engine.alive()
