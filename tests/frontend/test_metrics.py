@@ -18,9 +18,12 @@ STEP_NS = 5_000_000
 
 @pytest.fixture(scope="module")
 def paced():
-    with InstantEngine(ring_name(), slots=64, max_model_len=2048, vocab_size=259, step_ns=STEP_NS) as engine:
-        with Running(engine.ring_name) as running:
-            yield running
+    name = ring_name()
+    with (
+        InstantEngine(name, slots=64, max_model_len=2048, vocab_size=259, step_ns=STEP_NS),
+        Running(name) as running,
+    ):
+        yield running
 
 
 def values(server) -> dict[str, float]:

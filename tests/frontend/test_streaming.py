@@ -73,7 +73,9 @@ def streamed(http: httpx.Client, url: str, body: dict) -> tuple[list[tuple], dic
             for choice in chunk["choices"]:
                 index = choice["index"]
                 assert index not in ends, "text after the end"
-                texts[index] = texts.get(index, "") + choice.get("text", choice.get("delta", {}).get("content", ""))
+                texts[index] = texts.get(index, "") + choice.get(
+                    "text", choice.get("delta", {}).get("content", "")
+                )
                 if choice["finish_reason"] is not None:
                     ends[index] = (choice["finish_reason"], choice.get("stop_reason"))
     return [(texts[k], *ends[k]) for k in sorted(texts)], usage
