@@ -132,7 +132,8 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
     ours = (
         (value.__module__ or "").split(".")[0] in ("ring", "scheduler") if inspect.isfunction(value) else True
     )
-    if not ours and not getattr(config, "DISABLE_JIT", False):  # in the plain Python copy everything is a Python function
+    # in the plain Python copy everything is a Python function
+    if not ours and not getattr(config, "DISABLE_JIT", False):
         return f"{target.id}() is a Python function: compile it with numba.njit"
     return None
 

@@ -87,11 +87,29 @@ def load_curves(
                 linewidth=0,
             )
         if log and metric.endswith("_ms"):
-            axis.set_yscale("log")
+            _log_if_wide(axis)
         axis.set_xlabel(f"load, {unit}")
         axis.set_ylabel(LABELS.get(metric, metric))
     axes[0][0].legend(frameon=False, fontsize=8)
     return figure
+
+
+WIDE = 6.0  # a range of more than this factor is drawn on a logarithmic axis
+
+
+def _log_if_wide(axis: Axes) -> None:
+    """A logarithmic axis labelled with plain numbers, where the lines span enough for one."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
+    drawn = drawn[drawn > 0]
+    if len(drawn) == 0 or drawn.max() / drawn.min() < WIDE:
+        axis.set_ylim(bottom=0)
+        return
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def latency_curves(outcomes: Mapping[str, Outcome]) -> Figure:

@@ -26,5 +26,5 @@ POLICY = policy(
     key=finish_if_served_now,
     parameters={"token_ns": 20_000_000},
     preempts=True,
-    margin=64 * 20_000_000,  # 64 tokens
+    margin=256 * 20_000_000,  # 256 tokens: a preempted request of a thousand costs about half of that again
 )

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from ring.jit import uncounted
 from scheduler.policy import policy
-from scheduler.view import generated, in_service, now_ns, parameter, prompt_tokens, since_ns
+from scheduler.view import generated, in_service, now_ns, parameter, prompt_tokens, seats_free, since_ns
 
-QUANTUM, PROMPT_SHARE, PROMOTE_NS = 0, 1, 2  # parameters
+QUANTUM, PROMPT_SHARE, PROMOTE_NS, HOLD_NS = 0, 1, 2, 3  # parameters
 LEVELS = 16
 
 
@@ -29,19 +29,26 @@ def level(view, request):
 
 
 @uncounted
-def level_unless_waited(view, request):
-    """Its level; above all others once it has waited too long."""
-    waited = now_ns(view) - since_ns(view, request)
-    if not in_service(view, request) and waited > parameter(view, PROMOTE_NS):
-        return -1
-    return level(view, request)
+def standing(view, request):
+    """Its level; above all once it has waited too long, and until its seat has paid for the prefill."""
+    spent = now_ns(view) - since_ns(view, request)
+    if in_service(view, request):
+        return -1 if spent < parameter(view, HOLD_NS) else level(view, request)
+    return -1 if spent > parameter(view, PROMOTE_NS) else level(view, request)
+
+
+@uncounted
+def is_new_or_seat_is_free(view, request):
+    """Who was preempted takes nobody's seat: else two would recompute each other for ever."""
+    return generated(view, request) == 0 or seats_free(view) > 0
 
 
 POLICY = policy(
     name="mlfq",
-    key=level_unless_waited,
-    victim=level,
-    parameters={"quantum": 64, "prompt_share": 16, "promote_ns": 10_000_000_000},
+    key=standing,
+    may_admit=is_new_or_seat_is_free,
+    victim=standing,
+    parameters={"quantum": 512, "prompt_share": 8, "promote_ns": 10_000_000_000, "hold_ns": 4_000_000_000},
     preempts=True,
-    margin=2,
+    margin=1,
 )

@@ -64,6 +64,7 @@ def test_fair_share_takes_turns_between_tenants() -> None:
 
 def test_least_remaining_preempts_a_long_answer_for_a_short_one() -> None:
     bench = Bench(policy="srpt")
+    bench.state.policy[sc.P_MARGIN] //= 4
     for slot in range(4):
         bench.submit(slot, [5, 6], 200)
     bench.step(4)
@@ -86,6 +87,8 @@ def test_no_pair_trades_a_seat_for_ever() -> None:
 
 def test_multilevel_feedback_lets_newcomers_pass_long_answers() -> None:
     bench = Bench(policy="mlfq")
+    bench.state.policy[sc.P_PARAMETERS] = 64  # a quantum
+    bench.state.policy[sc.P_PARAMETERS + 3] = 100_000  # a seat is held for so many nanoseconds
     for slot in range(4):
         bench.submit(slot, [5, 6], 250)
     bench.step(230)  # each has used up 64 and 128 tokens
