@@ -105,6 +105,14 @@ CONFIGURATIONS: dict[str, Setup] = {
             (Client((Ask(1, 1), Ask(1, 2)), slots=2, backwards=True),),
         ),
         Setup(
+            "restart", "The engine's process dies at any moment; another takes the ring over.",
+            (Client((Ask(1, 2), Ask(1, 1)), slots=2),), restart=True,
+        ),
+        Setup(
+            "restart-cancel", "The same while the request is cancelled.",
+            (Client((Ask(1, 2, cancel=True), Ask(1, 1))),), restart=True,
+        ),
+        Setup(
             "records", "Placement on the device: records are scanned, doorbells ignored.",
             (Client((Ask(1, 1, cancel=True), Ask(1, 1))),), records_scanned=True,
         ),

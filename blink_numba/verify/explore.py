@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from blink_numba.verify.memory import Violation
 from blink_numba.verify.model import Model
-from blink_numba.verify.world import CRASH, State
+from blink_numba.verify.places import CRASH, State
 
 
 @dataclass

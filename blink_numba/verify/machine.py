@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from blink_numba.verify.memory import Violation
 from blink_numba.verify.model import Model
+from blink_numba.verify.places import CRASH, State
 from blink_numba.verify.setup import Ask, Client, Setup
 from blink_numba.verify.walk import random_chooser
-from blink_numba.verify.world import CRASH, State
 
 LONGEST_END = 8000  # moves in which everything must have ended, once all actors move evenly
 

@@ -87,6 +87,9 @@ class Setup:
         Search only executions with at most so many switches away from an actor that could go on.
     policy : str
         Name of a shipped policy.
+    restart : bool
+        Whether the engine's process, scheduler and engine, may die before any of the scheduler's
+        accesses; another then takes the ring over.
     """
 
     name: str
@@ -107,3 +110,4 @@ class Setup:
     preemption_bound: int | None = None
     policy: str = "fcfs"
     records_scanned: bool = False
+    restart: bool = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from blink_numba.verify.memory import Violation
 from blink_numba.verify.model import Model
-from blink_numba.verify.world import CRASH, State
+from blink_numba.verify.places import CRASH, State
 
 STYLES = ("even", "bursts", "freeze", "stall")
 BURSTS, FREEZES, STALL = (1, 2, 5, 12, 40), (20, 60, 120, 250), 250
