@@ -94,11 +94,15 @@ class EngineProcess:
         """
         if on_progress is not None:
             self._on_progress = on_progress
-        self._ready.wait(deadline_s)
+        in_time = self._ready.wait(deadline_s)
         if self.info:
             return
+        if in_time:  # the pipe was closed: it is ending
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(1.0)
+        reason = self.failure() or f"the engine was not ready within {deadline_s:.0f} s"
         self.kill()
-        raise EngineStartError(self._failure or f"the engine was not ready within {deadline_s:.0f} s")
+        raise EngineStartError(reason)
 
     @property
     def pid(self) -> int:
