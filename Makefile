@@ -50,6 +50,7 @@ serve: $(VENV)/.run
 
 test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=120 notebooks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -63,7 +64,7 @@ fuzz-tokenizer: $(VENV)/.dev
 	$(BIN)/python -m tests.tokenizer.fuzz
 
 notebooks: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/notebooks
+	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=120 notebooks
 
 gpu-test: $(GPU_READY)
 	$(if $(MODEL_DIR),MODEL_DIR=$(MODEL_DIR)) $(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/engines

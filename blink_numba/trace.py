@@ -192,7 +192,7 @@ def frame(entries: Iterable[Entry]) -> pandas.DataFrame:
     origin = entries[0].time_ns if entries else 0
     rows = [{"number": e.number, "time_s": (e.time_ns - origin) / 1e9, "event": e.event.name,
              **arguments_of(e)} for e in entries]  # fmt: skip
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows).convert_dtypes()
 
 
 def step_durations(entries: Iterable[Entry]) -> list[tuple[str, int, int]]:

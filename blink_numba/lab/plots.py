@@ -13,6 +13,7 @@ from scheduler.simulator.events import BUCKETS_PER_DOUBLING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Distinct in hue and in lightness, in the order in which they are used.
@@ -98,18 +99,23 @@ WIDE = 6.0  # a range of more than this factor is drawn on a logarithmic axis
 
 
 def _log_if_wide(axis: Axes) -> None:
-    """A logarithmic axis labelled with plain numbers, where the lines span enough for one."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
+    """A logarithmic axis where the lines span enough for one."""
     drawn = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.lines])
     drawn = drawn[drawn > 0]
     if len(drawn) == 0 or drawn.max() / drawn.min() < WIDE:
         axis.set_ylim(bottom=0)
         return
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    _plain_numbers(axis.yaxis)
+
+
+def _plain_numbers(axis: Axis) -> None:
+    """Label a logarithmic axis with 1, 2, 5, 10, … instead of powers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def latency_curves(outcomes: Mapping[str, Outcome]) -> Figure:
@@ -133,6 +139,7 @@ def _tail(axis: Axes, values: np.ndarray, label: str, colour: str) -> None:
     keep = np.unique(np.linspace(0, len(ordered) - 1, 2000).astype(int))
     axis.plot(ordered[keep], above[keep], label=label, color=colour, linewidth=1.5)
     axis.set_xscale("log")
+    _plain_numbers(axis.xaxis)
     axis.set_yscale("log")
     axis.set_ylim(1e-3, 1.1)
 
@@ -148,6 +155,7 @@ def gap_histogram(outcomes: Mapping[str, Outcome]) -> Figure:
         share = outcome.gaps[span[:-1]] / outcome.gaps.sum()
         axis.stairs(share, edges, label=name, color=colour, linewidth=1.4)
     axis.set_xscale("log")
+    _plain_numbers(axis.xaxis)
     axis.set_yscale("log")
     axis.set_xlabel("time between tokens, ms")
     axis.set_ylabel("share of tokens")
