@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from graphs.step_io import DONE, FAULT
 from ring import layout as at
-from ring.atomics import lane_barrier, load_acquire, load_relaxed
+from ring.atomics import lane_barrier, load_acquire_device, load_relaxed
 from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
@@ -113,7 +113,7 @@ def _at_boundary(ring, state, io, now):
         return True
     for _ in range(state.config[sc.G_POLL_SPINS] + 1):
         # pairs with the engine's release of DONE: the step's outputs are there
-        if load_acquire(io.control, DONE) == core[sc.K_STEP]:
+        if load_acquire_device(io.control, DONE) == core[sc.K_STEP]:
             return True
     if now - core[sc.K_LAUNCHED_AT] > state.config[sc.G_STEP_DEADLINE_NS]:
         core[sc.K_ERROR] = sc.ERROR_STEP_DEADLINE
