@@ -155,6 +155,13 @@ LARGER: dict[str, Setup] = {
             prefill_sequences=2, log_entries=128, policy="srpt",
         ),
         Setup(
+            "restart-crash", "Front end and engine process both die, in any order.",
+            (
+                Client(tuple(Ask(1, 1 + k % 3) for k in range(4)), slots=2, burst=True, crash=True,
+                       afterwards=(Ask(1, 2), Ask(1, 1))),
+            ), seats=2, log_entries=128, restart=True,
+        ),
+        Setup(
             "overrun-fast", "A token log of four entries and an answer of seven tokens.",
             (Client((Ask(1, 7),)),), log_entries=4, short_log=True,
         ),
