@@ -141,14 +141,18 @@ def _blob(tokens: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(tokens) + bytes(PADDING), np.uint8).copy(), offsets
 
 
+def _without_wrap(table: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """`table` and its start once more, up to the first place that `ends` a search: kernels do not wrap."""
+    return np.concatenate([table, table[: int(np.argmax(ends)) + 1]])
+
+
 def _pair_lines(merges: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, int]:
     count, shift = _lines_for(len(merges), 8)
-    lines = aligned(8 * (count + 1), np.int64, -1).reshape(-1, 8)
+    lines = aligned(8 * count, np.int64, -1).reshape(-1, 8)
     wide = merges.astype(np.int64)
     entries = (((wide[:, 0] << 20) | wide[:, 1]) << 24) | ranks
-    build.insert_pairs(entries[::-1].copy(), lines[:count], shift)
-    lines[count] = lines[0]
-    return lines, shift
+    build.insert_pairs(entries[::-1].copy(), lines, shift)
+    return _without_wrap(lines, lines[:, 7] == -1), shift
 
 
 def _put_merges(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], linear: bool) -> np.ndarray:
@@ -279,10 +283,10 @@ def _put_joins(b: _Builder, tokens: list[bytes], sides: np.ndarray) -> None:
 
 
 def _edge_slots(edges: np.ndarray) -> tuple[np.ndarray, int]:
-    bits = max(3, int(np.ceil(np.log2(max(len(edges), 1) / 0.5))))
+    bits = max(3, int(np.ceil(np.log2(max(len(edges), 1) / 0.75))))
     slots = np.full(1 << bits, -1, np.int64)
     build.insert_edges(np.ascontiguousarray(edges), slots, 64 - bits)
-    return np.concatenate([slots, slots[:64]]), 64 - bits
+    return _without_wrap(slots, slots == -1), 64 - bits
 
 
 def _put_words(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], reachable: np.ndarray) -> None:
@@ -294,7 +298,7 @@ def _put_words(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], reach
     ):
         chosen = [(t, i) for t, i in words if shortest <= len(t) <= longest]
         count, shift = _lines_for(len(chosen), per_line)
-        lines = aligned(8 * (count + 1), np.int64).reshape(-1, 8)
+        lines = aligned(8 * count, np.int64).reshape(-1, 8)
         halves = np.frombuffer(b"".join(t.ljust(16, b"\0") for t, _ in chosen), np.int64).reshape(-1, 2)
         build.insert_words(
             halves[:, 0].copy(),
@@ -302,22 +306,21 @@ def _put_words(b: _Builder, vocabulary: Vocabulary, ids: dict[bytes, int], reach
             np.array([len(t) for t, _ in chosen], np.int32),
             np.array([i for _, i in chosen], np.int32),
             per_line,
-            lines[:count],
-            lines[:count].view(np.int32),
+            lines,
+            lines.view(np.int32),
             shift,
         )
-        lines[count] = lines[0]
-        b.put(index, lines)
+        b.put(index, _without_wrap(lines, lines.view(np.int32)[:, 15] == 0))
         b.words[index + 1] = shift
     chosen = [(t, i) for t, i in words if len(t) > 16]
     blob, offsets = _blob(t + b"\xff" for t, _ in chosen)
-    bits = max(3, int(np.ceil(np.log2(max(len(chosen), 1) / 0.5))))
+    bits = max(3, int(np.ceil(np.log2(max(len(chosen), 1) / 0.75))))
     slots = np.full((1 << bits, 2), -1, np.int64)
     lengths = np.array([len(t) for t, _ in chosen], np.int64)
     build.insert_long_words(
         blob, offsets[:-1].copy(), lengths, np.array([i for _, i in chosen], np.int64), slots, 64 - bits
     )
-    b.put(layout.LONG, np.concatenate([slots, slots[:64]]))
+    b.put(layout.LONG, _without_wrap(slots, slots[:, 1] == -1))
     b.words[layout.LONG_SHIFT] = 64 - bits
     b.put(layout.BLOB, np.concatenate([blob, np.zeros(PADDING, np.uint8)]))
     b.words[layout.LONGEST] = int(lengths.max(initial=0))

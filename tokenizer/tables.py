@@ -9,16 +9,17 @@ from tokenizer.kernels import layout
 from tokenizer.kernels.memory import PADDING
 
 _LINE = 64
-_CACHE_BITS = 12
+_CACHE_BITS = 16
 
 
 def aligned(count: int, dtype: np.dtype | type, fill: int = 0) -> np.ndarray:
     """Array of `count` items whose first byte is 64-byte aligned."""
     dtype = np.dtype(dtype)
-    raw = np.empty(count * dtype.itemsize + _LINE, np.uint8)
+    raw = np.zeros(count * dtype.itemsize + _LINE, np.uint8)  # pages that nobody writes cost nothing
     start = -raw.ctypes.data % _LINE
     array = raw[start : start + count * dtype.itemsize].view(dtype)
-    array.fill(fill)
+    if fill:
+        array.fill(fill)
     return array
 
 
