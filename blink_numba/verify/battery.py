@@ -51,18 +51,24 @@ class Result:
     death: Death | None = None
 
 
-def tasks(*, long: bool = False, mutants: bool = False, variants: tuple[str, ...] = ("fcfs",)) -> list[Task]:
-    """The tasks of the CI profile or the long one, for each policy named."""
+def tasks(
+    *,
+    long: bool = False,
+    mutants: bool = False,
+    variants: tuple[str, ...] = ("fcfs",),
+    only: str | None = None,
+) -> list[Task]:
+    """The tasks of the CI profile or the long one, for each policy named; or those about one name."""
     found = []
-    names = list(CONFIGURATIONS) if long else list(IN_CI)
+    names = list(CONFIGURATIONS) if long or only else list(IN_CI)
     deadline = LONG_DEADLINE_S if long else CI_DEADLINE_S
     for policy in variants:
         found += [Task("exhaust", name, policy, deadline) for name in names]
         walks = LONG_WALKS if long else CI_WALKS
         found += [Task("walks", name, policy, walks) for name in (*LARGER, *CONFIGURATIONS)]
-    if mutants:
+    if mutants or only:
         found += [Task("mutant", mutant.name) for mutant in MUTANTS]
-    return found
+    return [task for task in found if only in (None, task.name)]
 
 
 def run_task(task: Task) -> Result:

@@ -83,11 +83,9 @@ def _battery(policies: tuple[str, ...], *, mutants: bool, long: bool, only: str 
 
     from blink_numba.verify.battery import run, tasks
 
-    chosen = tasks(long=long, mutants=mutants, variants=policies)
-    if only is not None:
-        chosen = [task for task in tasks(long=True, mutants=True, variants=policies) if task.name == only]
-        if not chosen:
-            raise typer.BadParameter(f"--only {only!r}: neither a configuration nor a mutant")
+    chosen = tasks(long=long, mutants=mutants, variants=policies, only=only)
+    if not chosen:
+        raise typer.BadParameter(f"--only {only!r}: neither a configuration nor a mutant")
     console, began, failed, killed = Console(), time.monotonic(), 0, 0
     for result in run(chosen, jobs=jobs):
         failed += not result.ok
