@@ -58,7 +58,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 verify: $(VENV)/.dev
-	$(RUN) verify
+	$(RUN) verify --long --mutants
 
 fuzz-tokenizer: $(VENV)/.dev
 	$(BIN)/python -m tests.tokenizer.fuzz

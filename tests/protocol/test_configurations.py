@@ -30,7 +30,7 @@ def test_exhausted(name, record_property):
     assert outcome.violation is None, f"{outcome.violation}\n{story}"
     assert outcome.exhausted
     assert outcome.goals > 0
-    assert outcome.states >= SMALLEST.get(name, 300)
+    assert outcome.states >= SMALLEST.get(name, 200)
     for figure in ("states", "transitions", "executions", "deepest", "cpu_seconds"):
         record_property(figure, getattr(outcome, figure))
     print(f"{name}: exhausted: true, {outcome.states} states, {outcome.transitions} transitions, "
