@@ -31,7 +31,9 @@ def show_word(model: Model, name: str, index: int, value: int) -> str:
     if name == "fe_fence":
         return f"fence of front end {index // at.FE_WORDS} = {value}"
     if name == "control":
-        return f"DONE = {value}"
+        step_io = model.copy.module("graphs.step_io")
+        named = {step_io.TICKET: "TICKET", step_io.DONE: "DONE", step_io.FAULT: "FAULT"}
+        return f"{named.get(index, index)} = {value}"
     if name == "launcher":
         return f"launches sent = {value}"
     if name == "running":
@@ -63,23 +65,27 @@ def tell(model: Model, trace: list[tuple[int, int]]) -> list[str]:
 
 
 def _fold(texts: list[str]) -> list[str]:
-    """Runs of payload writes become one line."""
+    """An actor's run of writes to descriptors and step buffers becomes one line."""
     folded: list[str] = []
-    for text in texts:
-        head, separator, _ = text.partition("[")
-        plain = separator and any(head.endswith(f" {name}") for name in _PAYLOADS)
-        if plain and folded and folded[-1].startswith(head):
-            folded[-1] = head + " (several words)"
-        else:
+    writer, names = "", []
+    for text in [*texts, ""]:
+        who, _, what = text.partition(" writes ")
+        name = what.partition("[")[0]
+        if name in _BULK and who == writer:
+            names += [name] if name not in names else []
+            continue
+        if names:
+            folded.append(f"{writer} writes {', '.join(names)}")
+        writer, names = (who, [name]) if name in _BULK else ("", [])
+        if text and not names:
             folded.append(text)
     return folded
 
 
-_PAYLOADS = (
-    "descriptor", "tokens", "log", "mailbox", "seat_token", "seat_position", "sampling", "block_table",
-    "decode_rows", "prefill_token", "prefill_position", "prefill_seat", "run_seat", "run_start",
-    "run_samples", "out_token", "control",
-)  # fmt: skip
+_BULK = {
+    "descriptor", "mailbox", "seat_token", "seat_position", "sampling", "block_table", "decode_rows",
+    "prefill_token", "prefill_position", "prefill_seat", "run_seat", "run_start", "run_samples",
+}  # fmt: skip
 
 
 def encode(trace: list[tuple[int, int]]) -> str:
