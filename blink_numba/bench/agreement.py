@@ -17,6 +17,7 @@ from blink_numba.bench.report import Row, median_row
 
 RATIO_LOW, RATIO_HIGH = 0.9, 1.1  # predicted over measured
 OVERHEAD_TARGET_US = 2.0
+LONGEST = 512  # tokens of a request; the table is measured up to here
 LOAD = 0.6  # of what the engine serves
 SLO_OF_TABLES = "steps as launched one after the other, gaps between them included"
 
@@ -56,15 +57,21 @@ def _engine(backend: str, model: str, seats: int, policy: str):
         raise ValueError(f"backend {backend!r} must be cpu or cuda")
     name = f"agreement-{os.getpid()}"
     return LocalEngine(
-        EngineConfig(model=model, backend=backend, ring_name=name, max_seats=seats, policy=policy)
+        EngineConfig(
+            model=model,
+            backend=backend,
+            ring_name=name,
+            max_seats=seats,
+            max_model_len=LONGEST,
+            policy=policy,
+        )
     )
 
 
 def _lengths(spec):
     from blink_numba import lab
 
-    longest = min(spec.max_model_len, 512)
-    return lab.lognormal(longest / 12, longest / 12, longest=longest)
+    return lab.lognormal(LONGEST / 12, LONGEST / 12, longest=min(spec.max_model_len, LONGEST))
 
 
 def _times(backend: str, model: str, requests: int, repeats: int, seats: int, machine: str):

@@ -40,7 +40,7 @@ def decisions(measured: Measured, spec: EngineSpec, geometry: RingGeometry, poli
 
 def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, vocab_size: int = 256,
                   steps: int = 24, repeats: int = 3) -> Table:  # fmt: skip
-    """Step times of a running engine: each decode batch at two contexts, each prefill size at two depths.
+    """Step times of a running engine: each decode batch at two contexts, each prefill size once.
 
     Parameters
     ----------
