@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from graphs._cuda import CudaError, check, driver
+from graphs._cuda import CudaError, check, cuda, driver
 from graphs.grid import DECODE, EXECS, make_table, shapes
 from graphs.nodes import check_device_launchable
 from graphs.step_io import EngineSpec
@@ -70,6 +70,15 @@ def load_kernel(kernel, *arguments: Any) -> None:
     allowed while capturing, a deadlock beside a resident kernel.
     """
     kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+
+
+def allow_shared_memory(kernel, size: int) -> None:
+    """Let a loaded kernel have `size` bytes of dynamic shared memory: beyond 48 KiB it must be asked for."""
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    device = cuda.get_current_device().id
+    for compiled in kernel.overloads.values():
+        handle = compiled._codelibrary.get_cufunc().handle
+        check(driver.cuKernelSetAttribute(attribute, size, handle, device), "asking for shared memory")
 
 
 def instantiate(graph, stream, name: str, *, device_launch: bool):

@@ -330,7 +330,9 @@ def _(spins):
 
 # --- CUDA: PTX ------------------------------------------------------------------------------
 # Never a plain or a cache-hinted load: those are not volatile, and LLVM hoists them out of the
-# polling loop. Every asm has side_effect and a memory clobber.
+# polling loop. Every asm has side_effect and a memory clobber. Words that a scheduler keeps in
+# shared memory (`scheduler.state.hot_words`) are met by relaxed accesses and read-modify-writes
+# alone: these take generic addresses, the rest are of global memory.
 
 try:
     from numba.cuda.extending import intrinsic as cuda_intrinsic
@@ -395,7 +397,7 @@ else:
                 builder,
                 _I64,
                 [_I64.as_pointer(), _I64, _I64],
-                "atom.acq_rel.sys.global.cas.b64 $0, [$1], $2, $3;",
+                "atom.acq_rel.sys.cas.b64 $0, [$1], $2, $3;",
                 "=l,l,l,l,~{memory}",
                 [pointer, args[2], args[3]],
             )
@@ -410,7 +412,7 @@ else:
                 builder,
                 _I64,
                 [_I64.as_pointer(), _I64],
-                "atom.acq_rel.gpu.global.add.u64 $0, [$1], $2;",
+                "atom.acq_rel.gpu.add.u64 $0, [$1], $2;",
                 "=l,l,l,~{memory}",
                 [pointer, args[2]],
             )
@@ -449,9 +451,9 @@ else:
 
         return types.void(types.int64), codegen
 
-    _cuda_load_relaxed = _cuda_load("ld.relaxed.sys.global.b64")
+    _cuda_load_relaxed = _cuda_load("ld.relaxed.sys.b64")
     _cuda_load_acquire = _cuda_load("ld.acquire.sys.global.b64")
-    _cuda_store_relaxed = _cuda_store("st.relaxed.sys.global.b64")
+    _cuda_store_relaxed = _cuda_store("st.relaxed.sys.b64")
     _cuda_store_release = _cuda_store("st.release.sys.global.b64")
 
     _cuda_load_acquire_device = _cuda_load("ld.acquire.gpu.global.b64")

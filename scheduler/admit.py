@@ -58,7 +58,7 @@ def _find_best(state, key, lane, lanes):
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for index in range(lane, state.core[sc.K_WAITING], lanes):
         slot = state.waiting[index]
-        slot_key = key(state.words, slot)
+        slot_key = key(state.hot, state.words, slot)
         ticket = state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best == sc.NO_SLOT or slot_key < best_key or (slot_key == best_key and ticket < best_ticket):
             best, best_key, best_ticket = slot, slot_key, ticket
@@ -86,7 +86,7 @@ def _try_seat(ring, state, io, may_admit, slot, now):
     if core[sc.K_BLOCKS_FREE] - blocks_to_admit(state, slot) < core[sc.K_SEATED]:
         core[sc.K_TRY_ADMIT] = 0  # until something is freed
         return False
-    if may_admit(state.words, slot) == 0:
+    if may_admit(state.hot, state.words, slot) == 0:
         return False  # asked again next turn: the policy's mind may change with time alone
     take_seat(ring, state, io, slot, now)
     return True
@@ -104,11 +104,11 @@ def _displace(ring, state, io, key, may_admit, victim, slot, now):
         return
     here = seat * sc.SEAT_WORDS
     loser = state.seats[here + sc.SE_SLOT]
-    gain = key(state.words, loser) - key(state.words, slot)
+    gain = key(state.hot, state.words, loser) - key(state.hot, state.words, slot)
     room = core[sc.K_BLOCKS_FREE] + state.seats[here + sc.SE_BLOCKS] - blocks_to_admit(state, slot)
     if gain <= state.policy[sc.P_MARGIN] or room < core[sc.K_SEATED] - 1:
         return
-    if may_admit(state.words, slot) == 0:
+    if may_admit(state.hot, state.words, slot) == 0:
         return
     preempt(ring, state, io, seat, now)
     take_seat(ring, state, io, slot, now)
@@ -150,7 +150,7 @@ def _choose_victim(state, victim):
         if not decoding(state, seat):
             continue
         slot = state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT]
-        key, ticket = victim(state.words, slot), state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
+        key, ticket = victim(state.hot, state.words, slot), state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best < 0 or key > best_key or (key == best_key and ticket > best_ticket):
             best, best_key, best_ticket = seat, key, ticket
     return best

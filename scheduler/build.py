@@ -89,8 +89,8 @@ def _choice(kind: str, bodies: list[Callable[..., Any]]) -> Callable[..., Any]:
     distinct = list(dict.fromkeys(bodies))
     if len(distinct) == 1:
         return distinct[0]
-    arguments = "words" if kind in ONE_ARGUMENT else "words, request"
-    lines = [f"def {kind}({arguments}):", "    active = active_policy(words)"]
+    arguments = "hot, words" if kind in ONE_ARGUMENT else "hot, words, request"
+    lines = [f"def {kind}({arguments}):", "    active = active_policy(hot, words)"]
     for place, body in enumerate(distinct[1:], 1):
         members = [index for index, other in enumerate(bodies) if other is body]
         test = " or ".join(f"active == {index}" for index in members)
@@ -102,9 +102,9 @@ def _choice(kind: str, bodies: list[Callable[..., Any]]) -> Callable[..., Any]:
 
 
 @uncounted
-def active_policy(words):
+def active_policy(hot, words):
     """Index of the policy in force among the presets."""
-    return borrowed_view(words).policy[sc.P_ACTIVE]
+    return borrowed_view(hot, words).policy[sc.P_ACTIVE]
 
 
 def set_up(state_words: np.ndarray, chosen: Policy, presets: Sequence[Policy] = ()) -> None:

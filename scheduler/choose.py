@@ -32,10 +32,10 @@ def choose(state, io, table, prefill_or_decode):
     if core[sc.K_SEATED] == 0:
         return
     if core[sc.K_ROWS_STALE] != 0:
-        _list_rows(state, io)
+        _list_rows(state, io, table)
     decodes = core[sc.K_DECODING]
     prefills = core[sc.K_SEATED] - decodes
-    prefill = prefills > 0 and (decodes == 0 or prefill_or_decode(state.words) == RUN_PREFILL)
+    prefill = prefills > 0 and (decodes == 0 or prefill_or_decode(state.hot, state.words) == RUN_PREFILL)
     room = WINDOW - core[sc.K_WINDOW]
     if room < (2 if prefill else 1):
         core[sc.K_VERDICT] = sc.CLOSE_WINDOW
@@ -50,22 +50,24 @@ def choose(state, io, table, prefill_or_decode):
         core[sc.K_ROWS_STALE] = 1
     else:
         core[sc.K_PLAN] = sc.DECODE_STEP
-        core[sc.K_GRAPH] = decode_graph(table, decodes)
+        core[sc.K_GRAPH] = core[sc.K_DECODE_GRAPH]
         core[sc.K_IN_FLIGHT_ROWS] = decodes
 
 
 @uncounted
-def _list_rows(state, io):
+def _list_rows(state, io, table):
     """Rows of the decode graph: the decoding seats, then padding. They run (again) now."""
     rows = 0
     for seat in range(state.config[sc.G_SEATS]):
         if decoding(state, seat):
             io.decode_rows[rows] = seat
+            state.rows[rows] = seat
             rows += 1
     for row in range(rows, state.config[sc.G_SEATS]):
         io.decode_rows[row] = NO_SEAT
     _set_decoding(state, DECODE_PROCESSING)
     state.core[sc.K_DECODING] = rows
+    state.core[sc.K_DECODE_GRAPH] = decode_graph(table, rows)
     state.core[sc.K_ROWS_STALE] = 0
 
 

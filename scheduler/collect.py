@@ -30,9 +30,11 @@ def collect(ring, state, io, lane, lanes):
     kind = state.core[sc.K_IN_FLIGHT]
     rows = state.core[sc.K_IN_FLIGHT_ROWS]
     fault = load_relaxed(io.control, FAULT)
+    if lane == 0:
+        state.core[sc.K_FAULT] = fault
     if kind == sc.DECODE_STEP:
         for row in range(lane, rows, lanes):
-            seat = io.decode_rows[row]
+            seat = state.rows[row]
             state.seats[seat * sc.SEAT_WORDS + sc.SE_COMPUTED] += 1
             _collect_token(state, io, seat, fault)
     elif kind == sc.PREFILL_STEP:
@@ -47,11 +49,12 @@ def collect(ring, state, io, lane, lanes):
 
 @uncounted
 def _collect_token(state, io, seat, fault):
+    # ordered by the acquire of DONE and the barrier after it; loaded beside the fault word, not after it
+    token = load_relaxed(io.out_token, seat)
     if fault != 0:
         end_seat(state, seat, R_ERROR)
         return
     seats, here = state.seats, seat * sc.SEAT_WORDS
-    token = load_relaxed(io.out_token, seat)  # ordered by the acquire of DONE and the barrier after it
     index = seats[here + sc.SE_GENERATED]
     seats[here + sc.SE_GENERATED] = index + 1
     seats[here + sc.SE_STATE] = DECODE_PROCESSING

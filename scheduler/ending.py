@@ -20,9 +20,9 @@ WATCH = 128  # waiting requests that a lane looks at in one turn; the next turn 
 
 @uncounted
 def watch(ring, state, lane, lanes, now):
-    """Look at every live request for a reason to end; each lane at its own."""
+    """Look at what the host asks, and at every live request for a reason to end; each lane at its own."""
     if lane == 0:
-        state.core[sc.K_STOP] = load_relaxed(ring.command, at.C_STOP)
+        _read_commands(ring, state)
     for front_end in range(lane, state.front_ends.shape[0] // sc.FRONT_END_WORDS, lanes):
         _watch_front_end(ring, state, front_end)
     lane_barrier()  # all lanes judge by the same stop word and the same deaths
@@ -41,6 +41,18 @@ def watch(ring, state, lane, lanes, now):
             if reason != R_NONE:
                 state.slots[slot * sc.SLOT_WORDS + sc.SL_DOOM] = reason
                 fetch_add(state.core, sc.K_DOOMED, 1)
+
+
+@uncounted
+def _read_commands(ring, state):
+    """Take the host's words beside the running step: over the bus a load costs a microsecond."""
+    stop = load_relaxed(ring.command, at.C_STOP)  # all in flight before the first is used
+    park = load_relaxed(ring.command, at.C_PARK)
+    # pairs with the host's release of the number: the policy's name is whole
+    number = load_acquire(ring.command, at.C_POLICY)
+    state.core[sc.K_STOP] = stop
+    state.core[sc.K_PARK] = park
+    state.core[sc.K_POLICY_ASKED] = number
 
 
 @uncounted

@@ -18,8 +18,9 @@ write the policy's memory. A policy that *preempts* also has its `key` taken of 
 requests: when the best of the waiting finds no room, and its key is smaller than that of the
 victim by more than `margin`, the victim goes back to the waiting (recompute) and it is seated.
 
-The scheduler calls a policy's functions with ``(words, request)``, the state's whole buffer:
-a function pointer then takes two arguments, not a view of fifteen arrays. `policy` wraps.
+The scheduler calls a policy's functions with ``(hot, words, request)``, the state's two buffers
+(`scheduler.state.hot_words`): a function pointer then takes three arguments, not a view of
+seventeen arrays. `policy` wraps.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ class PolicyStarves(PolicyError):
 
 
 @uncounted
-def by_ticket(words, request):
+def by_ticket(hot, words, request):
     """All alike: the ticket decides."""
     return 0
 
 
 @uncounted
-def always(words, request):
+def always(hot, words, request):
     """No condition beyond a free seat and blocks."""
     return 1
 
 
 @uncounted
-def prefill_first(words):
+def prefill_first(hot, words):
     """Pause the decode, run the prefill, resume: the paper's inline prefill."""
     return RUN_PREFILL
 
 
 @uncounted
-def last_come(words, request):
+def last_come(hot, words, request):
     """Preempt the newest."""
-    return borrowed_view(words).slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
+    return borrowed_view(hot, words).slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Policy:
     name : str
         Up to 42 ASCII characters; what ``blink-numba policy set`` is told.
     key, may_admit, prefill_or_decode, victim : callable
-        Of ``(words, request)``, `prefill_or_decode` of ``(words,)``.
+        Of ``(hot, words, request)``, `prefill_or_decode` of ``(hot, words)``.
     parameters : mapping of str to int
         Up to 16, with their values; `scheduler.view.parameter` reads them by position.
     preempts : bool
@@ -235,15 +236,15 @@ def _wrap(title: str, sources: Mapping[str, Callable[..., Any]]) -> dict[str, Ca
 
 
 def _of_words(function: Callable[..., Any]) -> Callable[..., Any]:
-    def of_words(words, request):
-        return int(function(borrowed_view(words), request))
+    def of_words(hot, words, request):
+        return int(function(borrowed_view(hot, words), request))
 
     return uncounted(of_words, cache=False)
 
 
 def _of_words_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    def of_words(words):
-        return int(function(borrowed_view(words)))
+    def of_words(hot, words):
+        return int(function(borrowed_view(hot, words)))
 
     return uncounted(of_words, cache=False)
 

@@ -21,7 +21,7 @@ from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
 from scheduler.state import borrowed_view
 
 WORDS = types.Array(types.int64, 1, "C")
-SIGNATURES = {kind: types.int64(WORDS) if kind in ONE_ARGUMENT else types.int64(WORDS, types.int64)
+SIGNATURES = {kind: types.int64(WORDS, WORDS, *[types.int64] * (kind not in ONE_ARGUMENT))
               for kind in FUNCTIONS}  # fmt: skip
 
 _ALLOWED_BUILTINS = {"abs", "bool", "int", "len", "max", "min", "range"}
@@ -171,8 +171,8 @@ def check_answer(
 def _compile_as_written(title: str, kind: str, inner: Any, source: Callable[..., Any]) -> None:
     """Compile a function of ``(view, request)`` by itself: errors then name its own lines."""
     body = getattr(source, "py_func", source)
-    borrowed_view.compile((WORDS,))
-    view = borrowed_view.overloads[(WORDS,)].signature.return_type
+    borrowed_view.compile((WORDS, WORDS))
+    view = borrowed_view.overloads[(WORDS, WORDS)].signature.return_type
     arguments = (view,) if kind in ONE_ARGUMENT else (view, types.int64)
     try:
         inner.compile(arguments)
@@ -210,6 +210,6 @@ _NUMBA_SAYS = [
 
 
 def _inner(function: Callable[..., Any]) -> Any:
-    """The compiled function of ``(view, request)`` that a wrapper of ``(words, request)`` calls."""
+    """The compiled function of ``(view, request)`` that a wrapper of ``(hot, words, request)`` calls."""
     body = getattr(function, "py_func", function)
     return inspect.getclosurevars(body).nonlocals.get("function", function)

@@ -68,7 +68,7 @@ def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
     command = ring.command
     number = int(command[at.C_POLICY]) + 1
     command[at.C_POLICY_NAME : at.C_POLICY_NAME + sc.NAME_WORDS] = words
-    _release(command, at.C_POLICY, number)  # pairs with the acquire in scheduler.swap.swap
+    _release(command, at.C_POLICY, number)  # pairs with the acquire in scheduler.ending.watch
     began = time.monotonic()
     while time.monotonic() - began < deadline_s:
         if _read(ring.status, at.S_POLICY) >= number:

@@ -15,11 +15,11 @@ from graphs.grid import shapes
 from graphs.step_io import EngineSpec
 from ring.jit import njit, uncounted
 from ring.layout import MAX_STOP_IDS, RingGeometry
-from ring.sections import LINE, Section, check_buffer, format_buffer, layout, section
+from ring.sections import LINE, TABLE, Section, check_buffer, format_buffer, layout, section
 from ring.words import SLOTS_PER_DOORBELL
 
 STATE_MAGIC = 0x424C4E4B_53544154  # "BLNKSTAT"
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 # --- configuration: written by the host before the start ---
 (G_SEATS, G_BLOCK_SIZE, G_BLOCKS, G_BLOCKS_PER_SEAT, G_MAX_MODEL_LEN, G_VOCAB_SIZE, G_PREFILL_TOKENS,
@@ -32,7 +32,7 @@ CONFIG_WORDS = 32
  K_NEXT_TICKET, K_WAITING, K_SEATS_FREE, K_BLOCKS_FREE, K_SEATED, K_DECODING, K_ROWS_STALE, K_TRY_ADMIT,
  K_NOW, K_STOP, K_ERROR, K_ERROR_ARG, K_RECORDS, K_LAUNCHES, K_WINDOWS, K_RETRIES, K_PREFILLS, K_DECODES,
  K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
- K_WATCHED) = range(35)  # fmt: skip
+ K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH) = range(38)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
 K_CLAIMED = 5 * LINE  # claims without a ticket yet
 K_DOOMED = 6 * LINE  # requests that a lane saw cancelled, late or orphaned
@@ -86,8 +86,10 @@ PRESETS, PRESET_WORDS = 24, 32
 PR_PREEMPTIVE, PR_MARGIN, PR_ACCOUNTING, PR_NAME, PR_PARAMETERS = 0, 1, 2, 8, 16  # words of a preset
 POLICY_WORDS = P_PRESET_0 + PRESETS * PRESET_WORDS
 
-(CONFIG, CORE, EOS, PARITY, CLAIMED, SLOTS, WAITING, SEATS, FREE_SEATS, FREE_BLOCKS, GRAPH_TURN, FRONT_ENDS,
- BEST, POLICY) = range(14)  # fmt: skip
+# The hot sections come first: a step looks at them again and again, and a GPU keeps them in shared memory.
+(CONFIG, CORE, EOS, PARITY, CLAIMED, SEATS, ROWS, FREE_SEATS, GRAPH_TURN, FRONT_ENDS, BEST, POLICY,
+ SLOTS, WAITING, FREE_BLOCKS) = range(15)  # fmt: skip
+FIRST_COLD = SLOTS
 
 
 class SchedulerState(NamedTuple):
@@ -95,12 +97,14 @@ class SchedulerState(NamedTuple):
 
     `config`, `core`, `eos`: see the words above. `parity` [slots / 32]: what each doorbell
     word will look like while nothing is new. `claimed` [slots / 32]: bits of slots claimed
-    in this turn. `slots` [slots * SLOT_WORDS], `seats` [seats * SEAT_WORDS]: records.
+    in this turn. `slots` [slots * SLOT_WORDS], `seats` [seats * SEAT_WORDS]: records. `rows` [seats]:
+    the seats of the decode batch, as the step buffer has them.
     `waiting` [slots]: slots without a seat, unordered, dense. `free_seats`, `free_blocks`:
     stacks. `graph_turn` [graphs]: launches of a graph. `front_ends` [front ends *
     FRONT_END_WORDS]. `best` [2 * LANES]: each lane's best candidate (index, key). `policy`
     [POLICY_WORDS]: the policy in force with its parameters and memory, and the presets.
-    `words`: the whole buffer, which is what a policy's functions are called with.
+    `words`: the whole buffer; `hot`: where its hot sections are, the same array but on a GPU
+    (`hot_words`). A policy's functions are called with both.
     """
 
     config: np.ndarray
@@ -108,15 +112,17 @@ class SchedulerState(NamedTuple):
     eos: np.ndarray
     parity: np.ndarray
     claimed: np.ndarray
-    slots: np.ndarray
-    waiting: np.ndarray
     seats: np.ndarray
+    rows: np.ndarray
     free_seats: np.ndarray
-    free_blocks: np.ndarray
     graph_turn: np.ndarray
     front_ends: np.ndarray
     best: np.ndarray
     policy: np.ndarray
+    slots: np.ndarray
+    waiting: np.ndarray
+    free_blocks: np.ndarray
+    hot: np.ndarray
     words: np.ndarray
 
 
@@ -129,16 +135,23 @@ def sections_of(spec: EngineSpec, geometry: RingGeometry) -> list[Section]:
         Section("eos", EOS_LIMIT),
         Section("parity", words),
         Section("claimed", words),
-        Section("slots", geometry.slots, SLOT_WORDS),
-        Section("waiting", geometry.slots),
         Section("seats", spec.seats, SEAT_WORDS),
+        Section("rows", spec.seats),
         Section("free_seats", spec.seats),
-        Section("free_blocks", spec.blocks),
         Section("graph_turn", len(shapes(spec))),
         Section("front_ends", geometry.front_ends, FRONT_END_WORDS),
         Section("best", LANES, 2),
         Section("policy", POLICY_WORDS),
+        Section("slots", geometry.slots, SLOT_WORDS),
+        Section("waiting", geometry.slots),
+        Section("free_blocks", spec.blocks),
     ]
+
+
+@uncounted
+def hot_words(words):
+    """Words from the buffer's start to the end of its hot sections; a copy of them is a buffer too."""
+    return words[TABLE + 2 * FIRST_COLD]
 
 
 def make_state(
@@ -215,22 +228,24 @@ def reset_pools(state):
 
 
 @njit(inline="always")
-def _view(words):
+def _view(hot, words):
     return SchedulerState(
-        section(words, CONFIG),
-        section(words, CORE),
-        section(words, EOS),
-        section(words, PARITY),
-        section(words, CLAIMED),
+        section(hot, CONFIG),
+        section(hot, CORE),
+        section(hot, EOS),
+        section(hot, PARITY),
+        section(hot, CLAIMED),
+        section(hot, SEATS),
+        section(hot, ROWS),
+        section(hot, FREE_SEATS),
+        section(hot, GRAPH_TURN),
+        section(hot, FRONT_ENDS),
+        section(hot, BEST),
+        section(hot, POLICY),
         section(words, SLOTS),
         section(words, WAITING),
-        section(words, SEATS),
-        section(words, FREE_SEATS),
         section(words, FREE_BLOCKS),
-        section(words, GRAPH_TURN),
-        section(words, FRONT_ENDS),
-        section(words, BEST),
-        section(words, POLICY),
+        hot,
         words,
     )
 
@@ -238,10 +253,16 @@ def _view(words):
 @njit
 def state_view(words):
     """Named views of a scheduler state."""
-    return _view(words)
+    return _view(words, words)
+
+
+@njit
+def split_view(hot, words):
+    """`state_view` of a buffer whose hot sections are in `hot` for the time being."""
+    return _view(hot, words)
 
 
 @uncounted
-def borrowed_view(words):
-    """`state_view` for `ring.jit.uncounted` functions, which hold no references."""
-    return _view(words)
+def borrowed_view(hot, words):
+    """`split_view` for `ring.jit.uncounted` functions, which hold no references."""
+    return _view(hot, words)

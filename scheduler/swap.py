@@ -10,7 +10,7 @@ the loop's functions and runs it again. No request is touched by any of it.
 from __future__ import annotations
 
 from ring import layout as at
-from ring.atomics import load_acquire, load_relaxed, store_relaxed, store_release
+from ring.atomics import load_relaxed, store_relaxed, store_release
 from ring.jit import uncounted
 from ring.recorder import E_POLICY, record
 from scheduler import state as sc
@@ -20,11 +20,9 @@ NO_PRESET = -1
 
 @uncounted
 def swap(ring, state, now):
-    """Serve a request to swap, if there is a new one; note a request to park. Lane 0, at a boundary."""
+    """Serve a request to swap that `scheduler.ending.watch` saw. Lane 0, at a boundary."""
     core = state.core
-    core[sc.K_PARK] = load_relaxed(ring.command, at.C_PARK)
-    # pairs with the host's release of the number: the name is whole
-    number = load_acquire(ring.command, at.C_POLICY)
+    number = core[sc.K_POLICY_ASKED]
     if number == state.policy[sc.P_SERIAL]:
         return
     state.policy[sc.P_SERIAL] = number

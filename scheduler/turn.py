@@ -8,9 +8,9 @@ lanes, a thread without the GIL, the model checker's greenlets, the simulator.
 
 from __future__ import annotations
 
-from graphs.step_io import DONE, FAULT
+from graphs.step_io import DONE
 from ring import layout as at
-from ring.atomics import lane_barrier, load_acquire_device, load_relaxed
+from ring.atomics import lane_barrier, load_acquire_device
 from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
@@ -135,7 +135,7 @@ def _close_step(ring, state, io, now):
     core[sc.K_IN_FLIGHT] = sc.NOTHING
     if kind == sc.PREFILL_STEP:
         core[sc.K_ROWS_STALE] = 1  # those who prefilled decode now, those who paused resume
-    fault = load_relaxed(io.control, FAULT)
+    fault = core[sc.K_FAULT]
     if fault != 0:
         record(ring.flight, core[sc.K_RECORDS], now, E_FAULT, sc.ERROR_ENGINE, fault, core[sc.K_STEP], 0)
         core[sc.K_RECORDS] += 1

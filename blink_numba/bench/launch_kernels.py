@@ -120,12 +120,14 @@ def fire_and_forget(control, core, table_words, state, begun, seen):
 
 @cuda.jit
 def tail_relaunch(state, begun):
-    """A step that tail-launches itself: what the launch alone costs."""
+    """A step of one warp that tail-launches itself: what the launch alone costs.
+
+    No fence: the next execution begins after this one ended.
+    """
     if cuda.threadIdx.x == 0:
         step = state[STEP]
         begun[step] = now_ns()
         state[STEP] = step + 1
-        fence()
         if step + 1 < state[TARGET]:
             state[ERROR] = tail_launch_self()
 
@@ -215,7 +217,7 @@ class Miniatures:
         control, state, begun = self._engine.control, self._state, self._begun
         device = (control, self._core, self._table, state, begun)
         self._resident("faf", fire_and_forget, *device, self._seen)
-        self._resident("tail/relaunch", tail_relaunch, state, begun)
+        self._resident("tail/relaunch", tail_relaunch, state, begun, lanes=32)
         self._resident("tail/pair", tail_pair, *device)
         self._loop("while/loop", while_loop, (state, begun), 1, [])
         self._loop("while/switch", while_switch, (control, state, begun), 2, [self._enqueue_step])
@@ -223,10 +225,10 @@ class Miniatures:
     def _enqueue_step(self) -> None:
         self._engine.enqueue(DECODE, 1, self._stream)
 
-    def _resident(self, name: str, kernel: Any, *arguments: Any) -> None:
+    def _resident(self, name: str, kernel: Any, *arguments: Any, lanes: int = LANES) -> None:
         """Capture a kernel that launches from the device."""
         load_kernel(kernel, *arguments)
-        graph = capture(lambda: kernel[1, LANES, self._stream](*arguments), self._stream, name)
+        graph = capture(lambda: kernel[1, lanes, self._stream](*arguments), self._stream, name)
         self._executables[name] = instantiate(graph, self._stream, name, device_launch=True)
         driver.cuGraphDestroy(graph)
 

@@ -17,7 +17,7 @@ from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model
 from blink_numba.runtime.config import EngineConfig
 from graphs._cuda import CudaError, check, cuda, driver, new_stream
-from graphs.capture import GraphSet, capture, instantiate
+from graphs.capture import GraphSet, allow_shared_memory, capture, instantiate, load_kernel
 from graphs.conditional import instantiate_while
 from graphs.grid import shapes
 from graphs.step_io import EngineSpec, format_step, step_view, step_words
@@ -145,6 +145,7 @@ class CudaBackend:
         scratch = np.zeros(step_words(self.spec), np.int64)
         format_step(scratch, self.spec)
         ring, device_state, io = cuda.to_device(words), cuda.to_device(state), cuda.to_device(scratch)
+        self._reserve_shared(state, ring, ring.view(np.int32), device_state, io)
         cuda.default_stream().synchronize()
         if self._config.launch == "while":
             return  # its conditional handles exist only in the loop's own graph, which loads it
@@ -162,7 +163,19 @@ class CudaBackend:
     def _launch_kernel(self, words: Any, narrow: Any, state: Any, io: Any) -> None:
         from scheduler.loops.cuda import LANES
 
-        self._kernel[1, LANES, self._stream](words, narrow, state, io, self._table, self._launcher)
+        arguments = (words, narrow, state, io, self._table, self._launcher)
+        self._kernel[1, LANES, self._stream, self._shared](*arguments)
+
+    def _reserve_shared(self, host_state: np.ndarray, *arguments: Any) -> None:
+        """Load the scheduler kernel and let it have the shared memory that a state asks for."""
+        from scheduler.loops.cuda import shared_bytes
+
+        self._shared = 0
+        load_kernel(self._kernel, *arguments, self._table, self._launcher)
+        if self._config.launch == "faf":
+            limit = int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+            self._shared = shared_bytes(host_state, limit)
+            allow_shared_memory(self._kernel, self._shared)
 
     # --- the scheduler's life ---
 
@@ -184,6 +197,9 @@ class CudaBackend:
         self._view = ring
         self._ring = Registered(words)
         self._state = cuda.to_device(self._host_state)
+        self._reserve_shared(
+            self._host_state, self._ring.words, self._ring.narrow, self._state, self.engine.io
+        )
         self._executable = self._capture_scheduler()
         self._cleanup.enter_context(settled())
         self._launch()

@@ -180,7 +180,7 @@ class Buffers(CheckedWorld):
         whole = SimpleNamespace()
         arrays = {}
         for name, values in fields.items():
-            if name == "words":
+            if name in ("hot", "words"):
                 arrays[name] = whole
             elif self.setup.lanes > 1 and name != "config":
                 arrays[name] = LaneWords(self, name, values.tolist())

@@ -106,8 +106,12 @@ MUTANTS: tuple[Mutant, ...] = (
          ("rdma.shm", "load_acquire(ring, remote + word)", "load_relaxed(ring, remote + word)")),
         ("reuse",), ("no-data-race",),
     ),
-    _mutant("done-relaxed", "The scheduler reads DONE without an acquire.", "scheduler.turn",
-            "load_acquire_device(io.control, DONE)", "load_relaxed(io.control, DONE)", "reuse", "no-data-race"),
+    Mutant(
+        "done-relaxed", "The scheduler reads DONE without an acquire.",
+        (("scheduler.turn", "import lane_barrier, load_acquire_device", "import lane_barrier, load_relaxed"),
+         ("scheduler.turn", "load_acquire_device(io.control, DONE)", "load_relaxed(io.control, DONE)")),
+        ("reuse",), ("no-data-race",),
+    ),
     Mutant(
         "launch-relaxed", "A launch orders nothing: no fence, no release.",
         (("graphs.launcher", "store_release(core, L_SENT", "store_relaxed(core, L_SENT"),

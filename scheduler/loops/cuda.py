@@ -3,13 +3,18 @@
 A loop is a kernel made for a policy and a launch strategy. It ends when the strategy says so
 (a window is used up, the step runs after it) and goes on as its own successor, on the same
 state; the host sees none of that. It ends for good on a stop, a fault, or to park.
+
+Fire-and-forget lives for 120 steps and has the state's hot sections in shared memory meanwhile.
+The other strategies end with every step, and work where the state is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphs._cuda import cuda
+import numpy as np
+
+from graphs._cuda import cuda, types
 from graphs.device_launch import set_conditional, tail_launch_self
 from graphs.grid import table_view
 from graphs.step_io import step_view
@@ -24,6 +29,8 @@ from scheduler.policy import Policy
 from scheduler.turn import turn
 
 LANES = 256
+SHARED_RESERVED = 1024  # bytes of shared memory that CUDA keeps for itself in every block
+int64 = types.int64
 NO_BRANCH = 1 << 30  # past the last branch of any switch: none runs
 
 
@@ -36,6 +43,47 @@ def _enter_new_window(ring, state, launcher, now):
     core[sc.K_WINDOWS] += 1
     core[sc.K_WINDOW] = 0
     launcher.core[L_WINDOW] = 0
+
+
+@cuda.jit(device=True, forceinline=True)
+def _fetch(hot, words, lane):
+    """Take the state's hot sections into shared memory, where no acquire makes a lane wait for them anew."""
+    for index in range(lane, sc.hot_words(words), LANES):
+        hot[index] = words[index]
+    lane_barrier()
+
+
+@cuda.jit(device=True, forceinline=True)
+def _put_back(hot, words, lane):
+    """Give the hot sections back: the next instance, or the host, finds a whole state."""
+    lane_barrier()
+    for index in range(lane, sc.hot_words(words), LANES):
+        words[index] = hot[index]
+    lane_barrier()
+
+
+def shared_bytes(state_words: np.ndarray, available: int) -> int:
+    """Shared memory a scheduler of this state needs.
+
+    Parameters
+    ----------
+    state_words : int64[n]
+    available : int
+        Bytes that a block may have.
+
+    Raises
+    ------
+    ValueError
+        It is more than there is: too many seats.
+    """
+    needed = 8 * int(sc.hot_words(state_words))
+    if needed > available - SHARED_RESERVED:
+        seats = sc.state_view(state_words).config[sc.G_SEATS]
+        raise ValueError(
+            f"a scheduler of {seats} seats needs {needed} bytes of shared memory, a block here has "
+            f"{available - SHARED_RESERVED}: lower --max-num-seqs"
+        )
+    return needed
 
 
 @njit
@@ -75,7 +123,8 @@ def make_kernel(policy: Policy, strategy: str, *, max_registers: int | None = No
     -------
     callable
         A CUDA kernel of ``(words, narrow, state, io, table, launcher)``: the ring's words and
-        the same memory as int32, then int64 buffers. Launch with one block of `LANES` lanes.
+        the same memory as int32, then int64 buffers. Launch with one block of `LANES` lanes and
+        `shared_bytes` of dynamic shared memory.
     """
     return _MAKERS[strategy](policy, max_registers)
 
@@ -90,8 +139,10 @@ def _make_fire_and_forget(policy: Policy, max_registers: int | None):
     @_jit(max_registers)
     def scheduler_faf(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
+        hot = cuda.shared.array(0, int64)
+        _fetch(hot, state_words, lane)
         ring = ring_view(words, narrow)
-        state = sc.state_view(state_words)
+        state = sc.split_view(hot, state_words)
         io = step_view(io_words)
         table = table_view(table_words)
         launcher = FireAndForget(launcher_words)
@@ -108,9 +159,11 @@ def _make_fire_and_forget(policy: Policy, max_registers: int | None):
                 spins = 0
             else:
                 break
+        if lane == 0 and verdict == sc.CLOSE_WINDOW:
+            _enter_new_window(ring, state, launcher, now)
+        _put_back(hot, state_words, lane)
         if lane == 0:
             if verdict == sc.CLOSE_WINDOW:
-                _enter_new_window(ring, state, launcher, now)
                 code = tail_launch_self()
                 if code != 0:
                     _leave_unlaunchable(ring, state, code, now)

@@ -53,4 +53,4 @@ def test_steps_and_scan_need_no_local_memory(name):
 
 def test_scan_loads_relaxed_inside_its_loop():
     kernel, signature = STEPS["scan"]
-    assert loops_with(compile_kernel(kernel, signature), "ld.relaxed.sys.global.b64") >= 2
+    assert loops_with(compile_kernel(kernel, signature), "ld.relaxed.sys.b64") >= 2

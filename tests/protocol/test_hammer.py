@@ -76,7 +76,7 @@ def test_the_kernel_compiles_for_the_gpu():
 
     words = t.int64[::1]
     ptx = compile_kernel(claim_hammer, (words, t.int32[::1], words, words, words, t.int64, t.int64, t.int64))
-    assert "atom.acq_rel.sys.global.cas.b64" in ptx
+    assert "atom.acq_rel.sys.cas.b64" in ptx
     assert "ld.acquire.sys.global.b64" in ptx
     used = resources(ptx)
     assert used["registers"] <= 64

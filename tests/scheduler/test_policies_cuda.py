@@ -23,10 +23,10 @@ def test_presets_are_one_set_of_device_functions_without_floating_point() -> Non
     @cuda.jit
     def kernel(words, out):
         lane = cuda.threadIdx.x
-        out[0] = key(words, lane)
-        out[1] = may_admit(words, lane)
-        out[2] = prefill_or_decode(words)
-        out[3] = victim(words, lane)
+        out[0] = key(words, words, lane)
+        out[1] = may_admit(words, words, lane)
+        out[2] = prefill_or_decode(words, words)
+        out[3] = victim(words, words, lane)
 
     ptx = compile_kernel(kernel, (WORDS, WORDS))
     body = [line for line in ptx.splitlines() if "\t" in line]

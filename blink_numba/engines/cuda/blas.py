@@ -13,6 +13,7 @@ import numpy as np
 
 from blink_numba.engines.cuda._cuda import cuda
 from blink_numba.engines.cuda.gemm import ADD_FLOAT32, BF16
+from blink_numba.engines.cuda.occupant import Occupant
 from graphs._cuda import check, driver
 from graphs.capture import capture, instantiate
 
@@ -67,9 +68,10 @@ class CublasLt:
         self._workspace = cuda.device_array(WORKSPACE_BYTES, np.uint8)
         self._alpha = np.ones(1, np.float32)
         self._plans: dict[ProductShape, _Plan] = {}
+        self._occupant = Occupant()
 
     def prepare(self, x: Any, weights: Sequence[Any], y: Any, store: str, stream: Any) -> None:
-        """Plan a product of these arrays' shapes: the fastest here of the library's candidates.
+        """Plan a product of these arrays' shapes: the fastest of the library's candidates beside a scheduler.
 
         Parameters
         ----------
@@ -88,15 +90,22 @@ class CublasLt:
         if shape in self._plans:
             return
         plan = self._describe(shape)
-        best: tuple[float, np.ndarray] | None = None
+        timed: list[tuple[np.ndarray, tuple]] = []
         for result in self._candidates(plan):
             plan.algorithm = np.ascontiguousarray(result["algo"]).reshape(1)
-            milliseconds = self._time(plan, x, weights, y, stream)
-            if milliseconds is not None and (best is None or milliseconds < best[0]):
-                best = milliseconds, plan.algorithm
-        if best is None:
+            graph = self._graph(plan, x, weights, y, stream)
+            if graph is not None:
+                timed.append((plan.algorithm, graph))
+        if not timed:
             raise RuntimeError(f"cuBLASLt has no algorithm for the product {shape}")
-        plan.milliseconds, plan.algorithm = best
+        events = cuda.event(), cuda.event()
+        with self._occupant.resident():
+            times = [_time(executable, stream, events) for _, (_, executable) in timed]
+        best = int(np.argmin(times))
+        plan.milliseconds, plan.algorithm = times[best], timed[best][0]
+        for _, (graph, executable) in timed:
+            driver.cuGraphExecDestroy(executable)
+            driver.cuGraphDestroy(graph)
         self._plans[shape] = plan
 
     def multiply(self, x: Any, w: Any, y: Any, store: str, stream: Any) -> None:
@@ -152,10 +161,12 @@ class CublasLt:
             plan.algorithm.ctypes.data, _pointer(self._workspace), WORKSPACE_BYTES, int(stream),
         )  # fmt: skip
 
-    def _time(self, plan: _Plan, x: Any, weights: Sequence[Any], y: Any, stream: Any) -> float | None:
-        """Median milliseconds of a candidate, None if the library cannot run it after all.
+    def _graph(
+        self, plan: _Plan, x: Any, weights: Sequence[Any], y: Any, stream: Any
+    ) -> tuple[Any, Any] | None:
+        """A candidate's products as a graph and its executable, None if the library cannot run it after all.
 
-        A graph of several products is timed: launched one by one, the host would be measured.
+        A graph of several is timed: launched one by one, the host would be measured.
         """
         try:
             self._enqueue(plan, x, weights[0], y, stream)
@@ -169,18 +180,7 @@ class CublasLt:
                 self._enqueue(plan, x, w, y, stream)
 
         graph = capture(enqueue, stream, "timed products")
-        executable = instantiate(graph, stream, "timed products", device_launch=False)
-        times = []
-        for _ in range(_TIMED_REPEATS):
-            start, stop = cuda.event(), cuda.event()
-            start.record(stream)
-            check(driver.cuGraphLaunch(executable, int(stream)), "timing products")
-            stop.record(stream)
-            stop.synchronize()
-            times.append(start.elapsed_time(stop) / _TIMED_PRODUCTS)
-        driver.cuGraphExecDestroy(executable)
-        driver.cuGraphDestroy(graph)
-        return float(np.median(times))
+        return graph, instantiate(graph, stream, "timed products", device_launch=False)
 
     def close(self) -> None:
         """Free the handle and the descriptions. No captured product may run again."""
@@ -192,6 +192,18 @@ class CublasLt:
         if self._handle:
             self._lt.destroy(self._handle)
             self._handle = 0
+
+
+def _time(executable: Any, stream: Any, events: tuple[Any, Any]) -> float:
+    """Median milliseconds of a product of a graph of `_TIMED_PRODUCTS`."""
+    times = []
+    for _ in range(_TIMED_REPEATS):
+        events[0].record(stream)
+        check(driver.cuGraphLaunch(executable, int(stream)), "timing products")
+        events[1].record(stream)
+        events[1].synchronize()
+        times.append(events[0].elapsed_time(events[1]) / _TIMED_PRODUCTS)
+    return float(np.median(times))
 
 
 def _shape_of(x: Any, w: Any, store: str) -> ProductShape:
