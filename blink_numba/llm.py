@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from blink_numba.answer import Answer
 from blink_numba.errors import EngineStartError, GenerationError, ParameterError
 from blink_numba.frontend.link import EngineGone, EngineLink, ShmConnector, Submission
+from blink_numba.interrupts import Interrupts, held_back
 from blink_numba.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from blink_numba.sampling import SamplingParams
 from blink_numba.vocabularies import load_tokenizer
@@ -140,17 +141,20 @@ class LLM:
                  max_num_seqs: int | None = None, dummy: bool = False, slots: int = 256,
                  on_progress: Callable[[str], None] = lambda line: None, **engine: Any) -> None:  # fmt: skip
         from blink_numba.runtime import EngineConfig, LocalEngine
+        from blink_numba.runtime.local import make_backend
 
         self.tokenizer = load_tokenizer(tokenizer or model)
         config = EngineConfig(
             model=model, backend=backend, ring_name=f"llm-{os.getpid()}-{next(_numbers)}", dummy=dummy,
             max_model_len=max_model_len, max_seats=max_num_seqs, slots=slots, **engine,
         )  # fmt: skip
-        local = LocalEngine(config, on_progress)
-        self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
-        # Engine and link end with this object, or with the interpreter, whatever comes first.
-        self._finalizer = weakref.finalize(self, _end, local, self._link)
-        atexit.register(self._finalizer)
+        backend = make_backend(config, on_progress)  # compiles: may be interrupted, leaves nothing
+        with held_back():
+            local = LocalEngine(config, on_progress, backend=backend)
+            self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
+            # Engine and link end with this object, or with the interpreter, whatever comes first.
+            self._finalizer = weakref.finalize(self, _end, local, self._link)
+            atexit.register(self._finalizer)
         try:
             self._link.start()
             self._wait_for_engine()
@@ -194,8 +198,7 @@ class LLM:
             A request could not be finished; the others were cancelled.
         """
         texts: list[Any] = [prompts] if _is_one(prompts) else list(prompts)
-        params = _one_each(sampling_params, len(texts))
-        return self._run([self._tokens(text) for text in texts], params, progress)
+        return self._run(texts, self._tokens, _one_each(sampling_params, len(texts)), progress)
 
     def chat(
         self,
@@ -215,15 +218,17 @@ class LLM:
         conversations: list[Any] = (
             [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
         )
-        prompts = []
-        for conversation in conversations:
+
+        def tokens(conversation: Conversation) -> tuple[str | None, np.ndarray]:
             text = self.tokenizer.apply_chat_template(
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,  # type: ignore[arg-type]
             )
-            prompts.append((str(text), self.tokenizer.encode(str(text), parse_special=True)))
-        return self._run(prompts, _one_each(sampling_params, len(prompts)), progress)
+            return str(text), self.tokenizer.encode(str(text), parse_special=True)
+
+        params = _one_each(sampling_params, len(conversations))
+        return self._run(conversations, tokens, params, progress)
 
     async def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None
                      ) -> AsyncIterator[RequestOutput]:  # fmt: skip
@@ -234,35 +239,51 @@ class LLM:
         loop = asyncio.get_running_loop()
         news: asyncio.Queue = asyncio.Queue()
         params = sampling_params or SamplingParams()
-        text, ids = self._tokens(prompt)
-        pending = self._submit(
-            [(text, ids)], [params], lambda item: loop.call_soon_threadsafe(news.put_nowait, item)
-        )[0]
+        pending: list[_Pending] = []
         try:
-            while not pending.output.finished:
-                self._apply(await news.get())
-                while not news.empty():
-                    self._apply(news.get_nowait())
-                yield pending.output
+            with held_back():
+                pending = self._submit(
+                    [self._tokens(prompt)],
+                    [params],
+                    lambda item: loop.call_soon_threadsafe(news.put_nowait, item),
+                )
+            output = pending[0].output
+            while not output.finished:
+                item = await news.get()
+                with held_back():
+                    self._apply(item)
+                    while not news.empty():
+                        self._apply(news.get_nowait())
+                yield output
         finally:
-            self._cancel([pending])
+            with held_back():
+                self._cancel(pending)
 
-    def _run(self, prompts: list[tuple[str | None, np.ndarray]], params: list[SamplingParams],
-             progress: bool | None) -> list[RequestOutput]:  # fmt: skip
+    def _run(self, prompts: list[Any], tokens: Callable[[Any], tuple[str | None, np.ndarray]],
+             params: list[SamplingParams], progress: bool | None) -> list[RequestOutput]:  # fmt: skip
         news: queue.SimpleQueue = queue.SimpleQueue()
-        pending = self._submit(prompts, params, news.put)
-        try:
-            for _ in _with_bar(self._until_done(pending, news), len(pending), progress):
-                pass
-        finally:
-            self._cancel(pending)  # what is left after an error or Ctrl-C
+        with held_back(lambda: news.put(None)) as interrupts:
+            ready = []
+            for prompt in prompts:
+                ready.append(tokens(prompt))
+                interrupts.look()
+            pending = self._submit(ready, params, news.put)
+            try:
+                for _ in _with_bar(self._until_done(pending, news, interrupts), len(pending), progress):
+                    pass
+            finally:
+                self._cancel(pending)  # what is left after an error or Ctrl-C
         return [one.output for one in pending]
 
-    def _until_done(self, pending: list[_Pending], news: queue.SimpleQueue) -> Iterator[None]:
+    def _until_done(self, pending: list[_Pending], news: queue.SimpleQueue,
+                    interrupts: Interrupts) -> Iterator[None]:  # fmt: skip
         """Apply news until all requests are finished; yields once a finished request."""
         left = len(pending)
         while left:
             item = news.get()
+            interrupts.look()
+            if item is None:  # it only woke us
+                continue
             was_finished = item[0].output.finished
             self._apply(item)
             if item[0].output.finished and not was_finished:
@@ -333,8 +354,9 @@ class LLM:
 
 
 def _end(local: Any, link: EngineLink) -> None:
-    link.stop(5.0)
-    local.stop(5.0, drain=False)
+    with held_back():
+        link.stop(5.0)
+        local.stop(5.0, drain=False)
 
 
 def _is_one(prompts: Any) -> bool:

@@ -2,12 +2,15 @@
 
 The port ties together slot tracker, arena, submitter and token reader over one transport,
 and keeps the small writes (release, cancel, beat) until the next batch that is posted anyway.
+While requests are in service there always is a next batch: their answers have to be polled.
+The poll that ends the last of them posts what is left itself, for nobody may call again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,7 +163,7 @@ class FrontEndPort:
         self._reader.track(placed.slot, placed.incarnation, placed.output_start, placed.max_tokens)
 
     def cancel(self, handle: Handle) -> bool:
-        """Ask the scheduler to end a request; its final event still comes.
+        """Ask the scheduler to end a request, with the next poll or burst; its final event still comes.
 
         Returns False, and does nothing, when the request has ended already.
         """
@@ -168,8 +171,6 @@ class FrontEndPort:
         if not 0 <= slot < self.share.slots or self._placed[slot] is None or self._handles[slot] != handle:
             return False
         self._command(slot, CANCEL)
-        if self.transport.eager:
-            self._flush()
         return True
 
     def live(self) -> int:
@@ -181,7 +182,8 @@ class FrontEndPort:
     def poll(self) -> list[Event]:
         """What happened since the last poll, requests without a token yet first.
 
-        Two posts at most: control records and log head; then the log.
+        Two posts at most: control records and log head; then the log. The poll that ends the
+        last request in service makes a third of the releases: no slot waits for a later call.
         """
         transport, reader = self.transport, self._reader
         batch = self._take_pending()
@@ -214,8 +216,10 @@ class FrontEndPort:
         ended = [slot for slot, reason in zip(slots, reasons, strict=True) if reason]
         for slot in ended:
             self._release(slot)
-        if ended and self.transport.eager:
-            self._flush()
+        if ended and not self._reader.active:
+            # A peer lost at this moment loses no answer: the next use of the transport tells of it.
+            with suppress(TransportError):
+                self._flush()
         return found
 
     def _release(self, slot: int) -> None:
@@ -230,7 +234,10 @@ class FrontEndPort:
 
     def _command(self, slot: int, command: int) -> None:
         # Not in the mirror of `req`: one chain may release a slot and submit to it again.
-        self._commands[slot] = pack_req(self._handles[slot].incarnation, command)
+        word = pack_req(self._handles[slot].incarnation, command)
+        if self._commands[slot] == word:
+            return  # said already; so no slot has more than two rows in a batch
+        self._commands[slot] = word
         self._pending.add(PUBLISH, self.share.req + slot, self._staging.commands + slot, 1)
 
     def _take_pending(self) -> Operations:
@@ -240,8 +247,7 @@ class FrontEndPort:
 
     def _flush(self) -> None:
         """Post the small writes that wait, such as releases, now."""
-        if self._pending.count:
-            self.transport.post(self._take_pending())
+        self.transport.post(self._take_pending())
 
     def _add_beat(self, batch: Operations) -> None:
         now = time.monotonic()
@@ -302,7 +308,7 @@ class FrontEndPort:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self, deadline_s: float = 5.0) -> int:
-        """Cancel what is live, wait for its end, leave the place free for a successor.
+        """Cancel what is live, wait for its end, write what waits, leave the place free for a successor.
 
         Returns
         -------
@@ -319,7 +325,7 @@ class FrontEndPort:
             if not left:
                 self._port[at.P_PID] = 0
                 self._port[at.P_STARTED] = 0
-                self.beat()
+            self.beat()
         except TransportError:
             pass  # the peer is gone: there is nobody to tell
         finally:

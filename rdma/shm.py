@@ -53,7 +53,6 @@ class ShmTransport(Transport):
     """
 
     name = "shm"
-    eager = True
 
     def __init__(self, memory: RingMemory) -> None:
         super().__init__(RingMap.of(memory.geometry, memory.view.info))

@@ -94,13 +94,9 @@ class Transport(ABC):
     name : str
     ring : RingMap
     counters : Counters
-    eager : bool
-        Whether a post costs next to nothing, so that small writes need not wait for the
-        next batch.
     """
 
     name = "?"
-    eager = False
 
     def __init__(self, ring: RingMap) -> None:
         self.ring = ring

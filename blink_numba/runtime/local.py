@@ -28,6 +28,7 @@ from scheduler.recovery import adopt
 logger = logging.getLogger("blink_numba.engine")
 
 LOOK_S = 0.1  # how often the watchdog looks
+FIRST_TURNS_S = 10.0  # after that the watchdog says what is wrong
 SILENCE_MARGIN_S = 1.0  # beyond a step's deadline, until a heartbeat that stands still is a fault
 LAUNCHES = ("faf", "tail", "while", "host")  # strategies of the CUDA backend
 MAX_RESTARTS = 5  # in place, within
@@ -91,6 +92,8 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
 class LocalEngine:
     """An engine with its ring, running in this process. A context manager.
 
+    Once it is made its scheduler turns, and the ring's STATUS is this scheduler's own.
+
     Parameters
     ----------
     config : EngineConfig
@@ -133,9 +136,22 @@ class LocalEngine:
             self._backend.close()
             raise EngineStartError(str(error)) from error
         self._desk = PolicyDesk(self.ring.view, self._backend, named_policy(config.policy))
+        before = int(self.ring.view.status[at.S_HEARTBEAT])
         self._backend.start(self.ring.words, self.ring.view)
         self._watchdog = threading.Thread(target=self._watch, name="blink-numba-watchdog", daemon=True)
         self._watchdog.start()
+        self._wait_for_status(before)
+
+    def _wait_for_status(self, heartbeat: int) -> None:
+        """Until the heartbeat has moved twice: a turn beats at its begin and writes STATUS at its end."""
+        give_up = time.monotonic() + FIRST_TURNS_S
+        moves = 0
+        while moves < 2 and self._backend.verdict() is None and time.monotonic() < give_up:
+            now = int(self.ring.view.status[at.S_HEARTBEAT])
+            if now == heartbeat:
+                time.sleep(0.0005)
+            else:
+                heartbeat, moves = now, moves + 1
 
     def _create(self) -> RingMemory:
         geometry = self.config.geometry(self.spec.max_model_len)

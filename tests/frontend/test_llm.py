@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from blink_numba import LLM, SamplingParams
 from blink_numba.errors import ParameterError
 from ring.memory import SHM
+from tests.frontend.harness import wait_until
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -104,9 +106,11 @@ def test_bad_prompts_are_refused(llm, prompt, params, param):
     assert raised.value.param == param
 
 
+# A background job of a shell is started with Ctrl-C ignored, and so are its children.
 _INTERRUPTED = """
 import os, signal, threading
 from blink_numba import LLM, SamplingParams
+signal.signal(signal.SIGINT, signal.default_int_handler)
 llm = LLM("tiny", backend="cpu", max_num_seqs=8, kv_tokens=4096, max_model_len=1024, slots=64)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
@@ -127,3 +131,30 @@ def test_ctrl_c_leaves_it_usable_and_close_leaves_nothing():
     )
     assert done.stdout.split("\n")[:3] == ["interrupted", "3", "[]"], done.stdout + done.stderr
     assert done.returncode == 0
+
+
+def test_ctrl_c_may_come_at_any_moment():
+    """Between any two bytecodes: requests are cancelled, no lock stays taken, the next answer is right."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.frontend.interrupted", "400"],
+        capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("400 ")
+    assert done.stdout.endswith(" []\n")
+
+
+def test_ctrl_c_ends_a_stream_that_is_cancelled(llm):
+    async def read() -> None:
+        async for output in llm.stream("abc", SamplingParams(max_tokens=240, ignore_eos=True)):
+            if output.outputs[0].token_ids:
+                signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(read())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert llm.generate("abc", GREEDY)[0].finished
+    assert wait_until(lambda: llm._link.live == 0)

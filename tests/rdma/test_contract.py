@@ -11,6 +11,7 @@ from rdma import FrontEndPort, Request, RingMap, ShmTransport, TransportError, T
 from rdma.dma import DmaTransport
 from rdma.faults import Faults, FaultyTransport
 from ring import layout as at
+from ring.states import EMPTY, Reason, slot_state
 from tests.rdma.conftest import VOCAB
 from tests.rdma.contract import CONTRACT, SIZES, Bench
 from tests.rdma.fake_cuda import FakeDriver
@@ -37,6 +38,50 @@ def test_contract(make_ring, make, check):
     memory = make_ring(**SIZES)
     with make(memory) as transport:
         check(Bench(memory, transport))
+
+
+@pytest.mark.parametrize("make", [over_shm, over_a_faulty_wire, over_dma])
+def test_a_front_end_that_goes_quiet_holds_no_slot(make_ring, make):
+    """Its last call is the poll that brought the last answer's end: it neither polls nor submits again."""
+    memory = make_ring()
+    scheduler, book = ScriptedScheduler(memory), AnswerBook(VOCAB)
+    port = FrontEndPort(make(memory))
+    for burst in (20, 1):
+        prompts = [np.array([k], np.int32) for k in range(burst)]
+        requests = [Request(prompt, max_tokens=1 + k % 5) for k, prompt in enumerate(prompts)]
+        for handle, prompt in zip(port.submit_many(requests), prompts, strict=True):
+            book.submitted(handle, prompt)
+        while book.open:
+            scheduler.turn()
+            book.take(port.poll())
+        port.transport.complete()  # stands for time: a wire, too, runs what was posted
+        view = memory.view
+        states = {slot_state(int(view.ctl[2 * s]), int(view.req[s])) for s in range(memory.geometry.slots)}
+        assert states == {EMPTY}
+    book.check_ends(scheduler)
+    assert port.close() == 0
+
+
+def test_a_connection_lost_with_the_last_releases_loses_no_answer(make_ring):
+    memory = make_ring()
+    scheduler = ScriptedScheduler(memory)
+    transport = FaultyTransport(over_shm(memory), Faults(choose=lambda n: 0))
+    port = FrontEndPort(transport)
+    handle = port.submit(Request(np.array([1], np.int32), max_tokens=1))
+    transport.complete()
+    scheduler.run(3)
+    post, posts = transport.post, []
+
+    def lost_at_the_third(batch):
+        posts.append(batch)
+        transport.lost = len(posts) >= 3
+        post(batch)
+
+    transport.post = lost_at_the_third
+    assert [(event.handle, event.reason) for event in port.poll()] == [(handle, Reason.LENGTH)]
+    assert len(posts) == 3
+    with pytest.raises(TransportLost):
+        port.status()
 
 
 def test_a_lost_connection_is_said_at_every_use(make_ring):

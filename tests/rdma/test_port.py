@@ -118,6 +118,40 @@ def test_a_poll_is_two_posts_at_64_active_slots(make_ring):
             book.take(port.poll())
             assert port.counts()["posts"] - before <= 2
         assert sum(map(len, book.got.values())) == 6 * 64
+        while port.live():  # answers that end cost no post either, but for the releases of the last
+            scheduler.turn()
+            before = port.counts()["posts"]
+            book.take(port.poll())
+            assert port.counts()["posts"] - before <= (2 if port.live() else 3)
+
+
+def test_saying_cancel_again_before_a_poll_writes_it_once(ring):
+    with attached(ring) as port:
+        scheduler, book = ScriptedScheduler(ring), AnswerBook(VOCAB)
+        handle, other = port.submit_many(
+            [Request(prompt(1), max_tokens=90), Request(prompt(2), max_tokens=2)]
+        )
+        book.submitted(handle, prompt(1))
+        book.submitted(other, prompt(2))
+        for _ in range(5 * ring.geometry.slots):
+            assert port.cancel(handle)
+            assert port.cancel(other)
+        drain(port, scheduler, book)
+        assert all_empty(ring)
+
+
+def test_close_writes_releases_that_wait(ring):
+    """Even where it must leave another request behind, whose scheduler stands still."""
+    port, scheduler = attach(ring), ScriptedScheduler(ring)
+    stuck, ended = port.submit_many([Request(prompt(1), max_tokens=90), Request(prompt(2), max_tokens=1)])
+    scheduler.run(3)
+    assert [event.handle for event in port.poll() if event.reason] == [ended]
+    assert port.close(deadline_s=0.0) == 1
+    states = {
+        h: slot_state(int(ring.view.ctl[2 * h.slot]), int(ring.view.req[h.slot])) for h in (stuck, ended)
+    }
+    assert states[ended] == EMPTY
+    assert states[stuck] != EMPTY
 
 
 def test_cancel_ends_a_live_request_once(ring):

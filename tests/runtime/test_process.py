@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from blink_numba.errors import EngineStartError
-from blink_numba.runtime import EngineConfig, EngineProcess
+from blink_numba.runtime import EngineConfig, EngineProcess, LocalEngine
+from blink_numba.runtime.cpu import CpuBackend
 from blink_numba.runtime.process import wait_for
+from ring import layout as at
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +34,22 @@ def test_a_parent_that_dies_while_the_engine_starts_leaves_no_orphan() -> None:
     )
     engine = int(ended.stdout)
     assert wait_for(lambda: not Path(f"/proc/{engine}").exists() or is_zombie(engine), 30.0)
+
+
+def test_an_engine_just_made_has_said_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the scheduler's thread gets to run late, as on a machine that has other work."""
+    run = CpuBackend._run
+
+    def run_late(backend: CpuBackend) -> None:
+        time.sleep(0.05)
+        run(backend)
+
+    monkeypatch.setattr(CpuBackend, "_run", run_late)
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-said", kv_tokens=2048)
+    with LocalEngine(config) as engine:
+        status = engine.ring.view.status
+        assert status[at.S_BLOCKS_FREE] == engine.spec.blocks
+        assert status[at.S_PHASE] == at.PHASE_RUNNING
 
 
 def is_zombie(pid: int) -> bool:
