@@ -148,9 +148,9 @@ class LLM:
             model=model, backend=backend, ring_name=f"llm-{os.getpid()}-{next(_numbers)}", dummy=dummy,
             max_model_len=max_model_len, max_seats=max_num_seqs, slots=slots, **engine,
         )  # fmt: skip
-        backend = make_backend(config, on_progress)  # compiles: may be interrupted, leaves nothing
+        prepared = make_backend(config, on_progress)  # compiles: may be interrupted, leaves nothing
         with held_back():
-            local = LocalEngine(config, on_progress, backend=backend)
+            local = LocalEngine(config, on_progress, backend=prepared)
             self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
             # Engine and link end with this object, or with the interpreter, whatever comes first.
             self._finalizer = weakref.finalize(self, _end, local, self._link)
