@@ -19,14 +19,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ring.jit import njit
+from ring.layout import MAX_LOGPROBS
 from ring.sections import Section, check_buffer, format_buffer, layout, section
 
 STEP_MAGIC = 0x424C4E4B_53544550  # "BLNKSTEP"
-STEP_VERSION = 1
+STEP_VERSION = 2
 
 # sections, in their order in the buffer
 (CONTROL, SEAT_TOKEN, SEAT_POSITION, SAMPLING, BLOCK_TABLE, DECODE_ROWS, PREFILL_TOKEN,
- PREFILL_POSITION, PREFILL_SEAT, RUN_SEAT, RUN_START, RUN_SAMPLES, OUT_TOKEN) = range(13)  # fmt: skip
+ PREFILL_POSITION, PREFILL_SEAT, RUN_SEAT, RUN_START, RUN_SAMPLES, OUT_TOKEN,
+ OUT_LOGPROBS) = range(14)  # fmt: skip
 
 # words of CONTROL. TICKET is the scheduler's; the other two are the engine's, on a line of their own.
 TICKET = 0  # number of the step being launched; 1, 2, 3, …
@@ -34,8 +36,11 @@ DONE = 8  # released by the last node of a graph: the TICKET it was launched wit
 FAULT = 9  # engine's error code of the step, 0 for none; written before DONE
 
 # words of a seat in SAMPLING
-(TEMPERATURE_MICRO, TOP_P_MICRO, TOP_K, SEED, SUPPRESS_EOS) = range(5)
+(TEMPERATURE_MICRO, TOP_P_MICRO, TOP_K, SEED, SUPPRESS_EOS, LOGPROBS) = range(6)
 SAMPLING_WORDS = 8
+RECORD_WORDS = 24  # packed pairs of a seat in OUT_LOGPROBS: `LOGPROBS` of them are written
+
+assert RECORD_WORDS > MAX_LOGPROBS
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ class StepIO(NamedTuple):
     `run_seat` [sequences] (-1: unused), `run_start` [sequences + 1]: run ``k`` is tokens
     ``run_start[k]:run_start[k+1]``; `run_samples` [sequences]: 1 where the run ends its prompt, so
     its last token is sampled from. `out_token` [seats]: the token sampled for a seat.
+    `out_logprobs` [2 * seats * 24]: its pairs (`ring.logprobs`), as many as the seat's
+    sampling says, at `record_at`; a step leaves alone what the step before it wrote.
     """
 
     control: np.ndarray
@@ -116,6 +123,7 @@ class StepIO(NamedTuple):
     run_start: np.ndarray
     run_samples: np.ndarray
     out_token: np.ndarray
+    out_logprobs: np.ndarray
 
 
 def sections_of(spec: EngineSpec) -> list[Section]:
@@ -135,6 +143,7 @@ def sections_of(spec: EngineSpec) -> list[Section]:
         Section("run_start", spec.prefill_sequences + 1),
         Section("run_samples", spec.prefill_sequences),
         Section("out_token", spec.seats),
+        Section("out_logprobs", 2 * spec.seats, RECORD_WORDS),
     ]
 
 
@@ -174,4 +183,14 @@ def step_view(words):
         section(words, RUN_START),
         section(words, RUN_SAMPLES),
         section(words, OUT_TOKEN),
+        section(words, OUT_LOGPROBS),
     )
+
+
+@njit
+def record_at(ticket, seats, seat):
+    """First word, in OUT_LOGPROBS, of a seat's pairs of the step `ticket`.
+
+    Two steps in a row use two halves: the scheduler takes one's pairs to the ring beside the next.
+    """
+    return ((ticket & 1) * seats + seat) * RECORD_WORDS

@@ -34,7 +34,7 @@ from ring.sections import LINE, TABLE, Section, layout
 from ring.words import SLOTS_PER_DOORBELL
 
 RING_MAGIC = 0x424C4E4B_52494E47  # "BLNKRING"
-RING_VERSION = 1
+RING_VERSION = 2
 
 SECTION_NAMES = (
     "info", "status", "command", "fe_port", "fe_fence", "fe_sched", "ctl",
@@ -80,9 +80,10 @@ W0, W1 = 0, 1  # CTL: the record; advisory time of its last change
 
 # --- DESCRIPTOR: a request, written before its SUBMIT ---
 (Q_PROMPT_START, Q_PROMPT_LEN, Q_OUTPUT_START, Q_MAX_TOKENS, Q_MIN_TOKENS, Q_DEADLINE_NS,
- Q_TEMPERATURE_MICRO, Q_TOP_P_MICRO, Q_TOP_K, Q_SEED, Q_FLAGS, Q_PRIORITY, Q_TENANT, Q_STOP_COUNT,
- Q_STOP_0) = range(15)  # fmt: skip
+ Q_TEMPERATURE_MICRO, Q_TOP_P_MICRO, Q_TOP_K, Q_SEED, Q_FLAGS, Q_PRIORITY, Q_TENANT, Q_LOGPROBS,
+ Q_LOGPROBS_START, Q_STOP_COUNT, Q_STOP_0) = range(17)  # fmt: skip
 MAX_STOP_IDS = 16
+MAX_LOGPROBS = 20  # alternatives of a token; Q_LOGPROBS is one more than those asked for, 0 for nothing
 DESCRIPTOR_WORDS = 32
 FLAG_IGNORE_EOS = 1
 NO_DEADLINE = 0

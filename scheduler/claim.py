@@ -223,5 +223,12 @@ def _can_serve(ring, state, slot):
         return False
     if output_start < low or output_start > low + share - max_tokens:
         return False
+    pairs = ring.descriptor[descriptor + at.Q_LOGPROBS]
+    if pairs < 0 or pairs > 1 + at.MAX_LOGPROBS:
+        return False
+    if pairs != 0:
+        records = ring.descriptor[descriptor + at.Q_LOGPROBS_START]
+        if records < low or records > low + share - 2 * pairs * max_tokens:
+            return False
     blocks = (prompt_len + max_tokens + config[sc.G_BLOCK_SIZE] - 1) // config[sc.G_BLOCK_SIZE]
     return blocks <= config[sc.G_BLOCKS]

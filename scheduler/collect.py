@@ -6,7 +6,7 @@ beside it. What is to be published waits in the seat's ``OUT`` words.
 
 from __future__ import annotations
 
-from graphs.step_io import FAULT, SAMPLING_WORDS, SUPPRESS_EOS
+from graphs.step_io import FAULT, SAMPLING_WORDS, SUPPRESS_EOS, record_at
 from ring.atomics import fetch_add, load_relaxed
 from ring.jit import uncounted
 from ring.states import (
@@ -62,6 +62,11 @@ def _collect_token(state, io, seat, fault):
     seats[here + sc.SE_OUT_INDEX] = seats[here + sc.SE_OUTPUT_START] + index
     seats[here + sc.SE_OUT_SLOT] = seats[here + sc.SE_SLOT]
     seats[here + sc.SE_OUT_FRONT_END] = seats[here + sc.SE_FRONT_END]
+    pairs = seats[here + sc.SE_LOGPROBS]
+    seats[here + sc.SE_OUT_LOGPROBS] = pairs
+    if pairs != 0:
+        seats[here + sc.SE_OUT_RECORD] = record_at(state.core[sc.K_STEP], state.config[sc.G_SEATS], seat)
+        seats[here + sc.SE_OUT_RECORD_TO] = seats[here + sc.SE_LOGPROBS_START] + 2 * pairs * index
     reason = _reason_to_finish(state, here, token, index + 1)
     if reason != R_NONE:
         end_seat(state, seat, reason)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from ring import layout as at
 from ring.atomics import fetch_add, store_relaxed, store_release
 from ring.jit import uncounted
+from ring.logprobs import write_pairs
 from ring.states import R_NONE
 from ring.words import ctl_incarnation, pack_ctl, pack_log
 from scheduler import state as sc
 
 
 @uncounted
-def publish_tokens(ring, state, lane, lanes):
+def publish_tokens(ring, state, io, lane, lanes):
     """Write the tokens of a step into extents and logs; nobody is told yet. All lanes."""
     entries = _log_entries(ring)
     for seat in range(lane, state.config[sc.G_SEATS], lanes):
         here = seat * sc.SEAT_WORDS
         if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
-            _publish_token(ring, state, here, entries, lanes)
+            _publish_token(ring, state, io, here, entries, lanes)
 
 
 @uncounted
@@ -45,11 +46,11 @@ def publish(ring, state, lane, lanes):
 
 
 @uncounted
-def publish_seat(ring, state, seat):
+def publish_seat(ring, state, io, seat):
     """Write at once what happened on a seat. Lane 0, while the others wait."""
     here = seat * sc.SEAT_WORDS
     if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_OUT_TOKEN] >= 0:
-        _publish_token(ring, state, here, _log_entries(ring), 1)
+        _publish_token(ring, state, io, here, _log_entries(ring), 1)
         publish_logs(ring, state)
     _publish_outcome(ring, state, here)
 
@@ -74,12 +75,17 @@ def _log_entries(ring):
 
 
 @uncounted
-def _publish_token(ring, state, here, entries, lanes):
+def _publish_token(ring, state, io, here, entries, lanes):
     slot, token = state.seats[here + sc.SE_OUT_SLOT], state.seats[here + sc.SE_OUT_TOKEN]
     incarnation = ctl_incarnation(state.seats[here + sc.SE_OUT_W0])
     state.seats[here + sc.SE_OUT_TOKEN] = -1
     front_end = state.seats[here + sc.SE_OUT_FRONT_END]
     ring.tokens[state.seats[here + sc.SE_OUT_INDEX]] = token
+    pairs = state.seats[here + sc.SE_OUT_LOGPROBS]
+    if pairs != 0:
+        # the graph that runs beside this writes the other half of the records
+        record, to = state.seats[here + sc.SE_OUT_RECORD], state.seats[here + sc.SE_OUT_RECORD_TO]
+        write_pairs(ring.tokens, to, io.out_logprobs, record, pairs)
     head = front_end * sc.FRONT_END_WORDS + sc.FR_LOG_HEAD
     if lanes == 1:  # nobody to race with
         position = state.front_ends[head]

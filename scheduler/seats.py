@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
+from graphs.step_io import (
+    LOGPROBS,
+    SAMPLING_WORDS,
+    SEED,
+    SUPPRESS_EOS,
+    TEMPERATURE_MICRO,
+    TOP_K,
+    TOP_P_MICRO,
+)
 from ring import layout as at
 from ring.atomics import store_release
 from ring.jit import uncounted
@@ -53,6 +61,8 @@ def take_seat(ring, state, io, slot, now):
     seats[here + sc.SE_MAX_TOKENS] = descriptors[words + at.Q_MAX_TOKENS]
     seats[here + sc.SE_MIN_TOKENS] = descriptors[words + at.Q_MIN_TOKENS]
     seats[here + sc.SE_IGNORE_EOS] = descriptors[words + at.Q_FLAGS] & at.FLAG_IGNORE_EOS
+    seats[here + sc.SE_LOGPROBS] = descriptors[words + at.Q_LOGPROBS]
+    seats[here + sc.SE_LOGPROBS_START] = descriptors[words + at.Q_LOGPROBS_START]
     seats[here + sc.SE_COMPUTED] = 0
     seats[here + sc.SE_TARGET] = slots[record_at + sc.SL_PROMPT_LEN] + generated
     seats[here + sc.SE_GENERATED] = generated
@@ -68,6 +78,7 @@ def take_seat(ring, state, io, slot, now):
     io.sampling[sampling + TOP_P_MICRO] = descriptors[words + at.Q_TOP_P_MICRO]
     io.sampling[sampling + TOP_K] = descriptors[words + at.Q_TOP_K]
     io.sampling[sampling + SEED] = descriptors[words + at.Q_SEED]
+    io.sampling[sampling + LOGPROBS] = seats[here + sc.SE_LOGPROBS]
     io.sampling[sampling + SUPPRESS_EOS] = 1 if generated < seats[here + sc.SE_MIN_TOKENS] else 0
     slots[record_at + sc.SL_SEAT] = seat
     slots[record_at + sc.SL_STATE] = PREFILL_PROCESSING
@@ -135,7 +146,7 @@ def preempt(ring, state, io, seat, now):
     core[sc.K_WAITING] += 1
     # At once, not beside the next graph: in this very turn the request may get another seat, whose
     # control word must not be overtaken and whose prefill reads the last token from the extent.
-    publish_seat(ring, state, seat)
+    publish_seat(ring, state, io, seat)
     word = pack_ctl(seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)
     store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)
     freed = _vacate(state, io, seat)

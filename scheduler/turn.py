@@ -82,7 +82,7 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         lane_barrier()
     if lane == 0 and core[sc.K_PLAN] != sc.NOTHING:
         launch_planned(ring, state, io, table, launcher, now)
-    publish_tokens(ring, state, lane, lanes)
+    publish_tokens(ring, state, io, lane, lanes)
     lane_barrier()
     if lane == 0:
         publish_logs(ring, state)

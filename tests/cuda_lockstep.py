@@ -250,6 +250,8 @@ class _Libdevice:
     frcp_rn = staticmethod(lambda a: np.float32(1.0) / np.float32(a))
     frsqrt_rn = staticmethod(lambda a: np.float32(1.0 / np.sqrt(np.float64(a))))
     float2int_rn = staticmethod(lambda a: int(np.rint(a)))
+    log1pf = staticmethod(lambda a: np.log1p(np.float32(a)))
+    float_as_int = staticmethod(lambda a: int(np.float32(a).view(np.int32)))
 
 
 def _atomic_add(array, index, value):

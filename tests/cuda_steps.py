@@ -7,7 +7,16 @@ import itertools
 import numpy as np
 
 from graphs.grid import DECODE, PREFILL
-from graphs.step_io import DONE, FAULT, SAMPLING_WORDS, TICKET, format_step, step_view, step_words
+from graphs.step_io import (
+    DONE,
+    FAULT,
+    SAMPLING_WORDS,
+    TICKET,
+    format_step,
+    record_at,
+    step_view,
+    step_words,
+)
 
 OFF = 1_000_000
 GREEDY = (0, OFF, 0, 0, 0)
@@ -69,6 +78,11 @@ class Driver:
     def token(self, seat: int) -> int:
         """What the last step sampled for a seat."""
         return int(self.io.out_token[seat])
+
+    def record(self, seat: int, pairs: int) -> np.ndarray:
+        """The pairs that the last step wrote for a seat, int64[pairs]."""
+        start = record_at(int(self.io.control[TICKET]), self.engine.spec.seats, seat)
+        return self.io.out_logprobs[start : start + pairs]
 
     @property
     def fault(self) -> int:

@@ -21,7 +21,7 @@ _copies = itertools.count()
 
 
 # shorter descriptors: fewer words to carry through every state
-SMALLER = [("MAX_STOP_IDS = 16", "MAX_STOP_IDS = 2"), ("DESCRIPTOR_WORDS = 32", "DESCRIPTOR_WORDS = 16")]
+SMALLER = [("MAX_STOP_IDS = 16", "MAX_STOP_IDS = 2"), ("DESCRIPTOR_WORDS = 32", "DESCRIPTOR_WORDS = 18")]
 
 
 def fresh_copy(edits: Mapping[str, list[tuple[str, str]]] | None = None) -> PythonCopy:

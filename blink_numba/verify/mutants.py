@@ -63,26 +63,26 @@ def _mutant(name: str, sentence: str, module: str, old: str, new: str, setups: s
     return Mutant(name, sentence, ((module, old, new),), tuple(setups.split()), tuple(killers.split()))
 
 
-_PUBLISH = '''    publish_tokens(ring, state, lane, lanes)
+_PUBLISH = """    publish_tokens(ring, state, io, lane, lanes)
     lane_barrier()
     if lane == 0:
         publish_logs(ring, state)
     lane_barrier()
     publish(ring, state, lane, lanes)
-'''
+"""
 
 MUTANTS: tuple[Mutant, ...] = (
     # --- ordering ---
     Mutant(
         "publish-before-payload", "The control word goes out before the token that it counts.",
         (("scheduler.publish", "        if state.seats[here + sc.SE_OUT_SLOT] != sc.NO_SLOT and "
-          "state.seats[here + sc.SE_OUT_TOKEN] >= 0:\n            _publish_token(ring, state, here, entries, lanes)\n",
+          "state.seats[here + sc.SE_OUT_TOKEN] >= 0:\n            _publish_token(ring, state, io, here, entries, lanes)\n",
           "        _publish_outcome(ring, state, here)\n"),),
         ("reuse",), ("own-tokens", "log-covers-count"),
     ),
     Mutant(
         "log-head-last", "The log's head goes out after the control words that count its entries.",
-        (("scheduler.turn", _PUBLISH, '''    publish_tokens(ring, state, lane, lanes)
+        (("scheduler.turn", _PUBLISH, '''    publish_tokens(ring, state, io, lane, lanes)
     lane_barrier()
     publish(ring, state, lane, lanes)
     lane_barrier()
@@ -188,7 +188,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "slots[record_at + sc.SL_PROMPT_LEN] + generated\n",
             "slots[record_at + sc.SL_PROMPT_LEN] + max(generated - 1, 0)\n", "preempt", "own-tokens"),
     _mutant("preempted-late", "A preempted request's words wait for the end of the turn.", "scheduler.seats",
-            "    publish_seat(ring, state, seat)\n"
+            "    publish_seat(ring, state, io, seat)\n"
             "    word = pack_ctl(seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PAUSED)\n"
             "    store_release(ring.ctl, slot * at.CTL_WORDS + at.W0, word)\n",
             "    if seats[here + sc.SE_OUT_SLOT] == sc.NO_SLOT:\n"

@@ -12,8 +12,18 @@ from blink_numba.engines.cpu.kernels import compiled_kernels
 from blink_numba.engines.cpu.sample import BUCKETS
 from blink_numba.engines.cpu.simd import exp, load, store
 from blink_numba.engines.sampling import FAULT_LOGITS, ONE_WEIGHT, random_bits, share_of, target_weight
-from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
+from graphs.step_io import (
+    LOGPROBS,
+    SAMPLING_WORDS,
+    SEED,
+    SUPPRESS_EOS,
+    TEMPERATURE_MICRO,
+    TOP_K,
+    TOP_P_MICRO,
+)
 from ring.jit import njit
+from ring.logprobs import unpack_records
+from tests.logprobs import check_record
 
 LANES = 16
 EOS = (3, 5)
@@ -26,23 +36,38 @@ def exp_of(values):
 
 
 @njit
-def sample_kernel(kernels, logits, vocab, eos_ids, sampling, position, weights, histogram):
-    return kernels.sample_row(logits, 0, vocab, eos_ids, sampling, 0, position, weights, histogram)
+def sample_kernel(kernels, logits, vocab, eos_ids, sampling, position, weights, work, histogram, records):
+    return kernels.sample_row(
+        logits, 0, vocab, eos_ids, sampling, 0, position, weights, work, histogram, records, 3
+    )
 
 
-def sample(
-    logits: np.ndarray, *, temperature=1.0, top_k=0, top_p=1.0, seed=0, position=1, suppress_eos=False
-) -> int:
+def sample(logits: np.ndarray, **options) -> int:
+    return sample_with_logprobs(logits, 0, **options)[0]
+
+
+def sample_with_logprobs(
+    logits: np.ndarray, pairs: int, *, temperature=1.0, top_k=0, top_p=1.0, seed=0, position=1,
+    suppress_eos=False,
+) -> tuple[int, np.ndarray]:  # fmt: skip
+    """The token of a row and its `pairs` pairs."""
     vocab = len(logits)
     room = -(-vocab // LANES) * LANES
     row = np.full(room, 1e30, np.float32)  # what lies beyond the vocabulary must not matter
     row[:vocab] = logits
     words = np.zeros(SAMPLING_WORDS, np.int64)
     words[TEMPERATURE_MICRO], words[TOP_P_MICRO] = round(temperature * 1e6), round(top_p * 1e6)
-    words[TOP_K], words[SEED], words[SUPPRESS_EOS] = top_k, seed, int(suppress_eos)
+    words[TOP_K], words[SEED], words[SUPPRESS_EOS], words[LOGPROBS] = top_k, seed, int(suppress_eos), pairs
     weights, histogram = np.zeros(room, np.int64), np.zeros(BUCKETS, np.int64)
     eos_ids = np.asarray([token for token in EOS if token < vocab], np.int64)
-    return sample_kernel(compiled_kernels(), row, vocab, eos_ids, words, position, weights, histogram)
+    work, records = np.zeros(room + len(eos_ids), np.float32), np.full(3 + pairs + 1, -5, np.int64)
+    token = sample_kernel(
+        compiled_kernels(), row, vocab, eos_ids, words, position, weights, work, histogram, records
+    )
+    assert np.array_equal(row[:vocab], logits, equal_nan=True), "the logits are somebody else's too"
+    assert (records[:3] == -5).all()
+    assert records[-1] == -5
+    return token, records[3:-1]
 
 
 def weights_of(logits: np.ndarray, temperature: float) -> list[int]:
@@ -125,6 +150,39 @@ def test_suppressed_ends_are_never_drawn():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_not_finite_are_a_fault(value):
     assert sample(np.full(20, value, np.float32)) == -FAULT_LOGITS
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    logits=arrays(np.float32, st.integers(30, 90), elements=st.floats(-60, 60, width=32)),
+    alternatives=st.integers(0, 20),
+    temperature=st.sampled_from([0.0, 1.0, 2.0]),
+    suppress_eos=st.booleans(),
+    seed=st.integers(0, 2**62),
+)
+def test_log_probabilities_are_those_of_the_raw_logits(logits, alternatives, temperature, suppress_eos, seed):
+    options = {"temperature": temperature, "suppress_eos": suppress_eos, "seed": seed}
+    token, words = sample_with_logprobs(logits, 1 + alternatives, **options)
+    assert token == sample(logits, **options), "asking changes the answer"
+    check_record(unpack_records(words[None])[0], token, logits, alternatives)
+
+
+def test_a_certain_token_keeps_the_digits_of_its_log_probability():
+    logits = np.full(1000, -12.0, np.float32)
+    logits[7] = 11.0
+    token, words = sample_with_logprobs(logits, 2, temperature=0.0)
+    record = unpack_records(words[None])[0]
+    assert (token, record.rank, record.likeliest[0][0]) == (7, 1, 7)
+    assert record.logprob == pytest.approx(-np.log1p(999 * np.exp(-23.0)), rel=1e-5)
+
+
+def test_what_cannot_come_has_no_finite_log_probability():
+    logits = np.full(40, -np.inf, np.float32)
+    logits[[4, 9]] = 1.0
+    _, words = sample_with_logprobs(logits, 4)
+    likeliest = unpack_records(words[None])[0].likeliest
+    assert [token for token, _ in likeliest] == [4, 9, 0]
+    assert likeliest[2][1] == -np.inf
 
 
 def test_exp_is_accurate_over_its_whole_range():

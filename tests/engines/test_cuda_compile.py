@@ -47,7 +47,7 @@ KERNELS = {
     "rope_qwen2": (layers.rope_kernel(128, True, False), ROPE),
     "rope_qwen3": (layers.rope_kernel(128, False, True), ROPE),
     "gate": (layers.gate, (WORDS, WORDS)),
-    "sample": (sample.sample, (FLOATS, INT32, INT32, INT64, INT32, INT64, INT64)),
+    "sample": (sample.sample, (FLOATS, INT32, INT32, INT64, INT32, INT64, INT64, INT64, INT64)),
     "finish_step": (sample.finish_step, (INT64, INT64)),
     "finish_step_for_host": (sample.finish_step_for_host, (INT64, INT64)),
     "decode_smollm2": (attention.decode_kernel(64, 3), DECODE),

@@ -9,25 +9,40 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 
 from blink_numba.engines.cuda import sample
 from blink_numba.engines.sampling import FAULT_LOGITS, random_bits, share_of, target_weight
-from graphs.step_io import DONE, FAULT, SAMPLING_WORDS, TICKET
+from graphs.step_io import DONE, FAULT, RECORD_WORDS, SAMPLING_WORDS, TICKET, record_at
+from ring.logprobs import unpack_records
 from tests.cuda_reference import sampled_token
+from tests.logprobs import check_record
 
 RNG = np.random.default_rng(4)
 OFF = 1_000_000
 
 
-def sample_row(run, logits, temperature=0, top_p=OFF, top_k=0, seed=1, suppress=0, position=7, eos=(0,)):
+def sample_row(run, logits, *arguments, **options):
     """Token of one row and the fault word."""
+    return sample_with_logprobs(run, logits, 0, *arguments, **options)[:2]
+
+
+def sample_with_logprobs(
+    run, logits, pairs, temperature=0, top_p=OFF, top_k=0, seed=1, suppress=0, position=7, eos=(0,)
+):
+    """Token of one row, the fault word, and its `pairs` pairs."""
     words = np.zeros(2 * SAMPLING_WORDS, np.int64)
-    words[SAMPLING_WORDS : SAMPLING_WORDS + 5] = temperature, top_p, top_k, seed, suppress
+    words[SAMPLING_WORDS : SAMPLING_WORDS + 6] = temperature, top_p, top_k, seed, suppress, pairs
     out, fault = np.full(2, -7, np.int64), np.zeros(1, np.int64)
+    control, records = np.zeros(16, np.int64), np.full(4 * RECORD_WORDS, -7, np.int64)
+    control[TICKET] = 5
     arguments = (
         np.array([logits], np.float32), np.array([1], np.int32), np.array([position], np.int32), words,
-        np.array(eos, np.int32), fault, out,
+        np.array(eos, np.int32), fault, control, out, records,
     )  # fmt: skip
     run(sample.sample, 1, sample.THREADS, arguments)
     assert out[0] == -7, "another seat's token was written"
-    return int(out[1]), int(fault[0])
+    own = slice(record_at(5, 2, 1), record_at(5, 2, 1) + pairs)
+    found = records[own].copy()
+    records[own] = -7
+    assert (records == -7).all(), "somebody else's record was written"
+    return int(out[1]), int(fault[0]), found
 
 
 def test_greedy_takes_the_lowest_of_equals(run):
@@ -67,6 +82,38 @@ def test_ties_at_the_edge_all_stay(run):
     drawn = {sample_row(run, logits, OFF, OFF, 2, seed)[0] for seed in range(12)}
     assert drawn <= {10, 11, 12, 13}
     assert len(drawn) > 2
+
+
+@pytest.mark.parametrize(("vocab", "alternatives"), [(600, 0), (700, 5), (1500, 20)])
+@pytest.mark.parametrize(("temperature", "suppress"), [(0, 0), (0, 1), (OFF, 0), (1_500_000, 1)])
+def test_log_probabilities_are_those_of_the_raw_logits(run, vocab, alternatives, temperature, suppress):
+    logits = (RNG.standard_normal(vocab) * 3).astype(np.float32)
+    logits[[5, 6]] = logits.max() + 1.0, logits.max() + 2.0
+    logits[[40, 552, 41]] = logits.max() - 1.5  # equals, two of them one thread's
+    options = {"temperature": temperature, "suppress": suppress, "eos": (5, 6)}
+    token, fault, words = sample_with_logprobs(run, logits, 1 + alternatives, **options)
+    assert (token, fault) == sample_row(run, logits, **options), "asking changes the answer"
+    record = unpack_records(words[None])[0]
+    check_record(record, token, logits, alternatives)
+    expected = sorted(range(vocab), key=lambda other: (-logits[other], other))[:alternatives]
+    assert [other for other, _ in record.likeliest] == expected
+
+
+def test_a_certain_token_keeps_the_digits_of_its_log_probability(run):
+    logits = np.full(1000, -12.0, np.float32)
+    logits[7] = 11.0
+    token, _, words = sample_with_logprobs(run, logits, 2)
+    record = unpack_records(words[None])[0]
+    assert (token, record.rank, record.likeliest[0][0]) == (7, 1, 7)
+    assert record.logprob == pytest.approx(-np.log1p(999 * np.exp(-23.0)), rel=1e-5)
+
+
+def test_what_cannot_come_has_no_finite_log_probability(run):
+    logits = np.full(40, -np.inf, np.float32)
+    logits[[4, 9]] = 1.0
+    record = unpack_records(sample_with_logprobs(run, logits, 4)[2][None])[0]
+    assert [token for token, _ in record.likeliest] == [4, 9, 0]
+    assert record.likeliest[2][1] == -np.inf
 
 
 def test_random_bits_are_philox():

@@ -18,8 +18,10 @@ from blink_numba.models import SHAPES, ModelConfig, SyntheticModel
 from graphs._cuda import cuda, new_stream
 from graphs.capture import GraphSet
 from graphs.grid import shapes
+from ring.logprobs import unpack_records
 from tests.cuda_reference import as_float, forward
 from tests.cuda_steps import OFF, Driver
+from tests.logprobs import check_record
 
 RNG = np.random.default_rng(12)
 LIMITS = EngineLimits(
@@ -133,10 +135,33 @@ def test_sampling_depends_on_seed_and_position_alone():
     assert first != other
 
 
+@pytest.mark.parametrize("host_io", [False, True], ids=["device", "host"])
+def test_log_probabilities_are_those_of_the_logits(host_io):
+    """Of rows that ask and rows that do not, in prefill and decode, whatever they sample by."""
+    config = dataclasses.replace(SHAPES["smollm2"], num_layers=2, max_position=1024)
+    _, driver = make_engine(config, host_io=host_io)
+    asks = [(0, 21), (1_000_000, 6), (0, 0), (700_000, 1)]
+    for seat, (temperature, pairs) in enumerate(asks):
+        driver.seat(seat, (temperature, OFF, 0, seat, 0, pairs))
+    prompts = [tokens(9 + seat, config) for seat in range(len(asks))]
+
+    def check(logits: np.ndarray) -> None:
+        for seat, (_, pairs) in enumerate(asks):
+            if pairs:
+                record = unpack_records(driver.record(seat, pairs)[None])[0]
+                check_record(record, driver.token(seat), logits[seat], pairs - 1)
+
+    check(driver.prefill([(seat, prompt, 0, True) for seat, prompt in enumerate(prompts)]))
+    for step in range(3):
+        rows = [(seat, driver.token(seat), 9 + seat + step) for seat in range(len(asks))]
+        check(driver.decode(rows))
+    assert driver.fault == 0
+
+
 def test_long_vocabulary_draws_follow_the_frequencies():
     """A flat row: every token is drawn about as often as its neighbours."""
     from blink_numba.engines.cuda import sample
-    from graphs.step_io import SAMPLING_WORDS
+    from graphs.step_io import RECORD_WORDS, SAMPLING_WORDS
 
     rows, vocab = 4096, 8
     words = np.zeros(rows * SAMPLING_WORDS, np.int64)
@@ -145,7 +170,8 @@ def test_long_vocabulary_draws_follow_the_frequencies():
     sample.sample[rows, sample.THREADS](
         device_zeros((rows, vocab), np.float32), cuda.to_device(np.arange(rows, dtype=np.int32)),
         device_zeros((rows,), np.int32), cuda.to_device(words), device_zeros((1,), np.int32),
-        device_zeros((1,), np.int64), out,
+        device_zeros((1,), np.int64), device_zeros((16,), np.int64), out,
+        device_zeros((2 * rows * RECORD_WORDS,), np.int64),
     )  # fmt: skip
     counts = np.bincount(out.copy_to_host(), minlength=vocab)
     assert (np.abs(counts - rows / vocab) < 5 * np.sqrt(rows / vocab)).all(), counts

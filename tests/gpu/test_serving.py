@@ -69,6 +69,27 @@ def test_streams_as_it_answers_at_once(client):
     assert streamed == complete(client, "Once upon a time", 40)
 
 
+def test_log_probabilities_follow_the_tokens_and_disturb_nobody(client):
+    prompts = ["Once upon a time", "The ring is", "Blink:"]
+
+    def ask(logprobs: int | None) -> list:
+        return client.completions.create(
+            model="served", prompt=prompts, max_tokens=30, temperature=0, logprobs=logprobs,
+            extra_body={"ignore_eos": True},
+        ).choices  # fmt: skip
+
+    for plain, few, many in zip(ask(None), ask(2), ask(20)):
+        assert plain.text == few.text == many.text
+        assert plain.logprobs is None
+        assert few.logprobs.token_logprobs == many.logprobs.token_logprobs
+        assert len(many.logprobs.tokens) == 30
+        for token, value, top in zip(
+            many.logprobs.tokens, many.logprobs.token_logprobs, many.logprobs.top_logprobs
+        ):
+            assert value == max(top.values()) == top[token] <= 0.0
+            assert sum(np.exp(list(top.values()))) < 1.0 + 1e-4
+
+
 def test_many_clients_and_cancels_leak_nothing(serving, client, ring):
     prompts = [f"Client {number} asks about {'many ' * (number % 7)}things:" for number in range(CLIENTS)]
     lengths = RANDOM.integers(8, 200, CLIENTS).tolist()

@@ -12,7 +12,18 @@ import numpy as np
 
 from graphs.grid import DECODE, EXECS, make_table, shapes, table_view
 from graphs.launcher import launcher_view, make_launcher, open_window, peek, retire
-from graphs.step_io import DONE, FAULT, TICKET, EngineSpec, format_step, step_view, step_words
+from graphs.step_io import (
+    DONE,
+    FAULT,
+    LOGPROBS,
+    SAMPLING_WORDS,
+    TICKET,
+    EngineSpec,
+    format_step,
+    record_at,
+    step_view,
+    step_words,
+)
 from ring import layout as at
 from ring.layout import RingGeometry
 from ring.python_copy import PythonCopy
@@ -50,6 +61,12 @@ def next_token(history: list[int]) -> int:
     for token in history:
         mixed = (mixed * 31 + token + 7) % 1_000_003
     return 3 + mixed % 500
+
+
+def pairs_of(history: list[int], pairs: int) -> list[int]:
+    """What the engine tells of the token after `history`, packed."""
+    first = next_token(history)
+    return [(first * 1000 + k) << 32 | (first + 7 * k) for k in range(pairs)]
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,13 @@ class Bench:
         tokens = self.ring.tokens[start : start + ctl_tokens(word)].tolist()
         return Answer(ctl_incarnation(word), State(ctl_state(word)), int(ctl_reason(word)), tokens)
 
+    def records(self, slot: int) -> list[list[int]]:
+        """Log-probabilities of a slot's tokens, packed pairs."""
+        descriptor = self.ring.descriptor[slot * at.DESCRIPTOR_WORDS :][: at.DESCRIPTOR_WORDS]
+        pairs, start = int(descriptor[at.Q_LOGPROBS]), int(descriptor[at.Q_LOGPROBS_START])
+        words = self.ring.tokens[start : start + 2 * pairs * ctl_tokens(int(self.ring.ctl[2 * slot]))]
+        return words.view(np.int64).reshape(-1, pairs).tolist()
+
     # --- scheduler and engine ---
 
     def turn(self) -> int:
@@ -191,6 +215,9 @@ class Bench:
     def _sample(self, seat: int) -> None:
         history = tuple(self.cache[seat])
         self.io.out_token[seat] = self.eos_after.get(history, next_token(list(history)))
+        pairs = int(self.io.sampling[seat * SAMPLING_WORDS + LOGPROBS])
+        start = record_at(int(self.io.control[TICKET]), self.spec.seats, int(seat))
+        self.io.out_logprobs[start : start + pairs] = pairs_of(list(history), pairs)
 
     def step(self, times: int = 1) -> None:
         """Turns with the engine's steps between them."""

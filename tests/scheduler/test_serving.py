@@ -11,7 +11,7 @@ from ring.recorder import Event, entries
 from ring.states import Reason, State
 from ring.words import CANCEL, log_slot, log_token
 from scheduler import state as sc
-from tests.scheduler.harness import EOS, Bench, expected
+from tests.scheduler.harness import EOS, Bench, expected, pairs_of
 
 
 @pytest.fixture
@@ -48,6 +48,27 @@ def test_many_requests_of_all_lengths_are_answered_as_if_alone(bench: Bench) -> 
     bench.run_until_quiet()
     for slot, (prompt, count) in asked.items():
         assert bench.answer(slot).tokens == expected(prompt, count), slot
+    assert bench.state.core[sc.K_PREEMPTIONS] > 0, "40 blocks are too few for this load"
+    bench.check_nothing_held()
+
+
+def test_log_probabilities_follow_their_tokens(bench: Bench) -> None:
+    """Those that were asked for, through preemption, and never those of another step or seat."""
+    random = np.random.default_rng(6)
+    asked = {}
+    for slot in range(0, 64, 2):  # the other slots' arena takes the log-probabilities
+        prompt = random.integers(3, 500, random.integers(1, 150)).tolist()
+        count, pairs = int(random.integers(1, 100)), int(random.choice([0, 1, 2]))
+        bench.submit(slot, prompt, count, Q_LOGPROBS=pairs, Q_LOGPROBS_START=(slot + 1) * bench.share)
+        asked[slot] = (prompt, count, pairs)
+    bench.run_until_quiet()
+    for slot, (prompt, count, pairs) in asked.items():
+        tokens = expected(prompt, count)
+        assert bench.answer(slot).tokens == tokens, slot
+        if pairs:
+            assert bench.records(slot) == [pairs_of(prompt + tokens[:k], pairs) for k in range(count)]
+        after = bench.ring.tokens[(slot + 1) * bench.share + 2 * pairs * count : (slot + 2) * bench.share]
+        assert not after.any(), "written beyond the answer"
     assert bench.state.core[sc.K_PREEMPTIONS] > 0, "40 blocks are too few for this load"
     bench.check_nothing_held()
 
@@ -235,6 +256,10 @@ def test_a_busy_executable_is_passed_over(bench: Bench) -> None:
         {"Q_STOP_COUNT": 17},
         {"Q_STOP_COUNT": -1},
         {"Q_MIN_TOKENS": 99},
+        {"Q_LOGPROBS": -1},
+        {"Q_LOGPROBS": at.MAX_LOGPROBS + 2},
+        {"Q_LOGPROBS": 1, "Q_LOGPROBS_START": -2},
+        {"Q_LOGPROBS": 3, "Q_LOGPROBS_START": 64 * 512 - 28},
     ],
 )
 def test_descriptors_that_make_no_sense_are_rejected(bench: Bench, change: dict) -> None:

@@ -56,7 +56,8 @@ class Scratch(NamedTuple):
 
     `member`: its number in the team. `tiles`: one packed tile of normed rows, or all sampled rows.
     `product`, `other_product` float32[12 * 32]: results of a panel. `panel`, `other_panel` uint8:
-    expanded panels. `scores`: of attention. `weights`, `histogram` int64: of sampling.
+    expanded panels. `scores`: of attention. `weights`, `histogram` int64,
+    `work` float32: of sampling.
     """
 
     member: int
@@ -67,6 +68,7 @@ class Scratch(NamedTuple):
     other_panel: np.ndarray
     scores: np.ndarray
     weights: np.ndarray
+    work: np.ndarray
     histogram: np.ndarray
 
 
@@ -131,5 +133,6 @@ def make_scratch(network: Network, spec: EngineSpec, member: int) -> Scratch:
         other_panel=np.zeros(panel_bytes(F32, network.hidden), np.uint8),
         scores=np.zeros(group * stride + network.head_dim, np.float32),
         weights=np.zeros(whole_panels(network.vocab), np.int64),
+        work=np.zeros(whole_panels(network.vocab) + len(network.eos_ids), np.float32),
         histogram=np.zeros(BUCKETS, np.int64),
     )

@@ -165,7 +165,7 @@ class CpuEngine:
         Returns
         -------
         float32[count, vocab_size]
-            A view, valid until the next step; rows that were drawn with a temperature hold weights.
+            A view, valid until the next step.
         """
         rows = self._acts.logits.reshape(-1, self._acts.logit_stride)
         return rows[:count, : self.spec.vocab_size]

@@ -40,6 +40,7 @@ from blink_numba.engines.cpu.weights import (
     WUP,
     WV,
 )
+from graphs.step_io import TICKET, record_at
 from ring.atomics import store_relaxed
 from ring.jit import uncounted
 
@@ -346,7 +347,8 @@ def _sample_rows(network, acts, scratch, team, samples, io):
         position = acts.row_position[acts.sample_row[k]] + 1
         token = network.kernels.sample_row(
             acts.logits, k * acts.logit_stride, network.vocab, network.eos_ids, io.sampling, seat, position,
-            scratch.weights, scratch.histogram,
+            scratch.weights, scratch.work, scratch.histogram,
+            io.out_logprobs, record_at(io.control[TICKET], io.seat_token.shape[0], seat),
         )  # fmt: skip
         io.out_token[seat] = max(token, 0)
         if token < 0:

@@ -39,7 +39,9 @@ _SIGNATURES = {
     attend: types.void(
         _FLOATS, _FLOATS, _INT, _INT, _INT, _WORDS, _INT, _FLOATS, _INT, _INT, _INT, _FLOATS, _INT
     ),
-    sample_row: types.int64(_FLOATS, _INT, _INT, _WORDS, _WORDS, _INT, _INT, _WORDS, _WORDS),
+    sample_row: types.int64(
+        _FLOATS, _INT, _INT, _WORDS, _WORDS, _INT, _INT, _WORDS, _FLOATS, _WORDS, _WORDS, _INT
+    ),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from blink_numba.engines.cpu.logprobs import log_normalizer, write_likeliest, write_sampled
 from blink_numba.engines.cpu.simd import add, exp, load, max_lane, maximum, multiply, splat, store
 from blink_numba.engines.sampling import (
     FAULT_LOGITS,
@@ -14,7 +15,15 @@ from blink_numba.engines.sampling import (
     share_of,
     target_weight,
 )
-from graphs.step_io import SAMPLING_WORDS, SEED, SUPPRESS_EOS, TEMPERATURE_MICRO, TOP_K, TOP_P_MICRO
+from graphs.step_io import (
+    LOGPROBS,
+    SAMPLING_WORDS,
+    SEED,
+    SUPPRESS_EOS,
+    TEMPERATURE_MICRO,
+    TOP_K,
+    TOP_P_MICRO,
+)
 from ring.jit import uncounted
 
 LANES = 16
@@ -33,16 +42,16 @@ def _largest(logits, at, count):
 
 
 @uncounted
-def _weigh(logits, at, count, largest, temperature_micro, weights):
-    """Integer weights of the tokens; the logits are overwritten."""
+def _weigh(logits, at, count, largest, temperature_micro, work, weights):
+    """Integer weights of the tokens."""
     negative = splat(-largest)
     inverse = splat(np.float32(1e6 / temperature_micro))
     one = splat(np.float32(ONE_WEIGHT))
     for k in range(0, count, LANES):
         scaled = multiply(add(load(logits, at + k), negative), inverse)
-        store(logits, at + k, multiply(exp(scaled), one))
+        store(work, k, multiply(exp(scaled), one))
     for token in range(count):
-        weights[token] = np.int64(logits[at + token] + np.float32(0.5))
+        weights[token] = np.int64(work[token] + np.float32(0.5))
 
 
 @uncounted
@@ -94,40 +103,26 @@ def _draw(weights, count, edge, target):
     return -FAULT_LOGITS
 
 
-def sample_row(logits, at, vocab, eos_ids, sampling, seat, position, weights, histogram):
-    """Sample from one row.
+@uncounted
+def _first_largest(logits, at, vocab, largest):
+    """Lowest id of the tokens with the largest logit."""
+    for token in range(vocab):
+        if logits[at + token] == largest:
+            return token
+    return -FAULT_LOGITS
 
-    Parameters
-    ----------
-    logits : float32 array
-        The row starts at `at` and has room for `vocab` rounded up to 16; it is overwritten.
-    sampling : int64[seats * SAMPLING_WORDS]
-    position : int64
-        That the sampled token will take.
-    weights : int64[at least vocab rounded up to 16]
-    histogram : int64[BUCKETS]
 
-    Returns
-    -------
-    int64
-        The token, or a fault code negated.
-    """
-    words = seat * SAMPLING_WORDS
-    if sampling[words + SUPPRESS_EOS] != 0:
-        for k in range(eos_ids.shape[0]):
-            logits[at + eos_ids[k]] = -np.inf
+@uncounted
+def _choose(logits, at, vocab, sampling, words, position, weights, work, histogram):
+    """The token that a row of logits gives, or a fault code negated."""
     count = (vocab + LANES - 1) // LANES * LANES
-    for k in range(at + vocab, at + count):
-        logits[k] = -np.inf
     largest = _largest(logits, at, count)
     if not math.isfinite(largest):
         return -FAULT_LOGITS
     temperature = sampling[words + TEMPERATURE_MICRO]
     if temperature <= 0:
-        for token in range(vocab):
-            if logits[at + token] == largest:
-                return token
-    _weigh(logits, at, count, largest, temperature, weights)
+        return _first_largest(logits, at, vocab, largest)
+    _weigh(logits, at, count, largest, temperature, work, weights)
     edge = 1
     if sampling[words + TOP_K] > 0:
         edge = _edge(weights, count, edge, sampling[words + TOP_K], False, histogram)
@@ -136,3 +131,65 @@ def sample_row(logits, at, vocab, eos_ids, sampling, seat, position, weights, hi
         edge = _edge(weights, count, edge, need, True, histogram)
     target = target_weight(_total(weights, count, edge), random_bits(sampling[words + SEED], position))
     return _draw(weights, count, edge, target)
+
+
+@uncounted
+def _hide(logits, at, ids, kept, first):
+    """Make tokens impossible; their logits go to ``kept[first:]``."""
+    for k in range(ids.shape[0]):
+        kept[first + k] = logits[at + ids[k]]
+    for k in range(ids.shape[0]):
+        logits[at + ids[k]] = -np.inf
+
+
+@uncounted
+def _show(logits, at, ids, kept, first):
+    """Undo `_hide`."""
+    for k in range(ids.shape[0]):
+        logits[at + ids[k]] = kept[first + k]
+
+
+def sample_row(
+    logits, at, vocab, eos_ids, sampling, seat, position, weights, work, histogram, records, record
+):
+    """Sample from one row.
+
+    Parameters
+    ----------
+    logits : float32 array
+        The row starts at `at` and has room for `vocab` rounded up to 16.
+    sampling : int64[seats * SAMPLING_WORDS]
+    position : int64
+        That the sampled token will take.
+    weights : int64[at least vocab rounded up to 16]
+    work : float32[at least vocab rounded up to 16, and the number of EOS ids]
+    histogram : int64[BUCKETS]
+    records : int64 array
+        The seat's log-probabilities go to ``records[record:]``, if it wants any (`ring.logprobs`).
+
+    Returns
+    -------
+    int64
+        The token, or a fault code negated.
+    """
+    words = seat * SAMPLING_WORDS
+    count = (vocab + LANES - 1) // LANES * LANES
+    for k in range(at + vocab, at + count):
+        logits[k] = -np.inf
+    pairs, largest, normalizer = sampling[words + LOGPROBS], np.float32(0.0), 0.0
+    if pairs > 0:
+        largest = _largest(logits, at, count)
+        if not math.isfinite(largest):
+            return -FAULT_LOGITS
+        likeliest = _first_largest(logits, at, vocab, largest)
+        normalizer = log_normalizer(logits, at, count, largest, likeliest)
+        write_likeliest(logits, at, vocab, pairs - 1, largest, normalizer, records, record)
+    hides = sampling[words + SUPPRESS_EOS] != 0
+    if hides:
+        _hide(logits, at, eos_ids, work, count)
+    token = _choose(logits, at, vocab, sampling, words, position, weights, work, histogram)
+    if hides:
+        _show(logits, at, eos_ids, work, count)
+    if pairs > 0 and token >= 0:
+        write_sampled(logits, at, vocab, token, largest, normalizer, records, record)
+    return token

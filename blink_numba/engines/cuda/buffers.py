@@ -54,6 +54,7 @@ class StepBuffer:
         self._extent = {each.name: (start, each.words) for start, each in zip(starts, sections, strict=True)}
         for name in self._extent:
             setattr(self, name, self._section(self.words, name))
+        self.step_control = self._section(self.words, "control")  # a step's own: its TICKET
         self.control = self._section(launcher_words, "control")
 
     def __getattr__(self, name: str) -> Any:  # sections, set in the constructor
@@ -66,18 +67,20 @@ class StepBuffer:
     def enqueue_inputs(self, stream: Any) -> None:
         """Bring the host's inputs to the device, if the scheduler is there."""
         if self.host is not None:
+            inputs = 8 * self._extent["out_token"][0]
             outcome = driver.cuMemcpyHtoDAsync(
-                _pointer(self.words), self.host.ctypes.data, self.host.nbytes, int(stream)
+                _pointer(self.words), self.host.ctypes.data, inputs, int(stream)
             )
             check(outcome, "copying a step's inputs to the device")
 
     def enqueue_outputs(self, stream: Any) -> None:
-        """Bring the sampled tokens to the host, if the scheduler is there."""
+        """Bring the sampled tokens and what follows them to the host, if the scheduler is there."""
         if self.host is not None:
-            start, count = self._extent["out_token"]
+            start = 8 * self._extent["out_token"][0]
             outcome = driver.cuMemcpyDtoHAsync(
-                self.host.ctypes.data + 8 * start, _pointer(self.words) + 8 * start, 8 * count, int(stream)
-            )
+                self.host.ctypes.data + start, _pointer(self.words) + start, self.host.nbytes - start,
+                int(stream),
+            )  # fmt: skip
             check(outcome, "copying a step's tokens to the host")
 
 

@@ -208,7 +208,9 @@ class CudaEngine:
             self._step.sampling,
             self._eos_ids,
             self.activations.fault,
+            self._step.step_control,
             self._step.out_token,
+            self._step.out_logprobs,
         )
 
     def close(self) -> None:

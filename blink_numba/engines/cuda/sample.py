@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from blink_numba.engines.cuda import ptx
 from blink_numba.engines.cuda._cuda import cuda, libdevice, types
+from blink_numba.engines.cuda.logprobs import write_likeliest, write_sampled
+from blink_numba.engines.cuda.row import (
+    BATCH,
+    MINUS_INFINITY,
+    THREADS,
+    WARPS,
+    block_largest,
+    load_batch,
+    own_largest,
+    warp_sum,
+)
 from blink_numba.engines.sampling import FAULT_LOGITS, ONE_WEIGHT, random_bits, share_of, target_weight
 from graphs.step_io import (
     DONE,
     FAULT,
+    LOGPROBS,
     SAMPLING_WORDS,
     SEED,
     SUPPRESS_EOS,
@@ -19,18 +31,14 @@ from graphs.step_io import (
     TICKET,
     TOP_K,
     TOP_P_MICRO,
+    record_at,
 )
 from ring.atomics import store_release, store_release_device
 
-THREADS = 512
-WARPS = THREADS // 32
 BUCKETS = 1024
-BATCH = 8  # logits a thread loads before it looks at the first: they come from far away
-NO_ID = 1 << 30
 _LOG2_E_MICRO = 1.4426950408889634e6
 
 uint32, int32, int64, float32 = types.uint32, types.int32, types.int64, types.float32
-_MINUS_INFINITY = float("-inf")
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 
@@ -46,51 +54,6 @@ def key_of(weight):
     """Order-preserving key of a weight > 0: its top bit's place (5 bits), then the 30 bits below."""
     top = int64(31) - cuda.clz(int32(weight))
     return (top << 30) | ((weight << (30 - top)) & int64(ONE_WEIGHT - 1))
-
-
-@cuda.jit(device=True, forceinline=True)
-def load_batch(logits, row, first, stride, after, batch):
-    """``logits[row, first + stride * i]`` for `BATCH` i; -inf from id `after` on."""
-    for i in range(BATCH):
-        token = first + i * stride
-        batch[i] = logits[row, token] if token < after else float32(_MINUS_INFINITY)
-
-
-@cuda.jit(device=True, forceinline=True)
-def find_largest(logits, row):
-    """Largest logit of a row and the lowest id that has it, in every thread."""
-    values = cuda.shared.array(WARPS, types.float32)
-    ids = cuda.shared.array(WARPS, types.int32)
-    batch = cuda.local.array(BATCH, types.float32)
-    best, best_id = float32(_MINUS_INFINITY), int32(NO_ID)
-    for first in range(cuda.threadIdx.x, logits.shape[1], THREADS * BATCH):
-        load_batch(logits, row, first, THREADS, logits.shape[1], batch)
-        for i in range(BATCH):
-            if batch[i] > best:
-                best, best_id = batch[i], int32(first + i * THREADS)
-    for level in range(5):
-        step = 16 >> level
-        other = cuda.shfl_xor_sync(0xFFFFFFFF, best, step)
-        other_id = cuda.shfl_xor_sync(0xFFFFFFFF, best_id, step)
-        if other > best or (other == best and other_id < best_id):
-            best, best_id = other, other_id
-    if cuda.threadIdx.x & 31 == 0:
-        values[cuda.threadIdx.x >> 5] = best
-        ids[cuda.threadIdx.x >> 5] = best_id
-    cuda.syncthreads()
-    for warp in range(WARPS):
-        if values[warp] > best or (values[warp] == best and ids[warp] < best_id):
-            best, best_id = values[warp], ids[warp]
-    cuda.syncthreads()
-    return best, best_id
-
-
-@cuda.jit(device=True, forceinline=True)
-def warp_sum(value):
-    """Sum of int64 over a warp's lanes, the same in every lane."""
-    for level in range(5):
-        value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level)
-    return value
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -217,34 +180,67 @@ def draw(logits, row, largest, inverse, edge, bits, sums):
         length = sum_pieces(logits, row, first, after, largest, inverse, edge, sums)
 
 
+@cuda.jit(device=True, forceinline=True)
+def hide(logits, row, ids):
+    """Make tokens impossible; each thread gets back the logit that it is to `show`."""
+    kept = float32(0.0)
+    if cuda.threadIdx.x < ids.shape[0]:
+        kept = logits[row, ids[cuda.threadIdx.x]]
+    cuda.syncthreads()
+    if cuda.threadIdx.x < ids.shape[0]:
+        logits[row, ids[cuda.threadIdx.x]] = float32(MINUS_INFINITY)
+    cuda.syncthreads()
+    return kept
+
+
+@cuda.jit(device=True, forceinline=True)
+def show(logits, row, ids, kept):
+    """Undo `hide`."""
+    if cuda.threadIdx.x < ids.shape[0]:
+        logits[row, ids[cuda.threadIdx.x]] = kept
+    cuda.syncthreads()
+
+
 @cuda.jit(launch_bounds=THREADS)
-def sample(logits, row_seat, row_position, sampling, eos_ids, fault, out_token):
-    """Sample a token for each row. Grid: rows; `THREADS` threads.
+def sample(logits, row_seat, row_position, sampling, eos_ids, fault, step_control, out_token, out_logprobs):
+    """Sample a token for each row, and what it wants to know of it. Grid: rows; `THREADS` threads.
 
     Parameters
     ----------
     logits : float32[rows, vocab]
-        EOS ids of rows that suppress them are overwritten.
+        Left as they were, but for EOS ids that a row suppresses.
     row_seat, row_position : int32[rows]
         Seat (-1: padding) and position of the row's input token; the sampled one takes the next.
     sampling : int64[seats * SAMPLING_WORDS]
     eos_ids : int32[]
+        At most `THREADS`.
     fault : int64[1]
+    step_control : int64[16]
+        With the step's ticket.
     out_token : int64[seats]
+    out_logprobs : int64[2 * seats * RECORD_WORDS]
     """
     histogram = cuda.shared.array(BUCKETS, types.int64)
     sums = cuda.shared.array(WARPS, types.int64)
     choice = cuda.shared.array(2, types.int64)
+    values = cuda.shared.array(WARPS, types.float32)
+    ids = cuda.shared.array(WARPS, types.int32)
     row = cuda.blockIdx.x
     seat = row_seat[row]
     if seat < 0:
         return
     words = int64(seat) * SAMPLING_WORDS
-    if sampling[words + SUPPRESS_EOS] != 0:
-        for index in range(cuda.threadIdx.x, eos_ids.shape[0], THREADS):
-            logits[row, eos_ids[index]] = float32(_MINUS_INFINITY)
-        cuda.syncthreads()
-    largest, token = find_largest(logits, row)
+    pairs = sampling[words + LOGPROBS]
+    record, raw_largest, normalizer = int64(0), float32(0.0), float32(0.0)
+    if pairs > 0:
+        record = record_at(step_control[TICKET], int64(out_token.shape[0]), int64(seat))
+        raw_largest, normalizer = write_likeliest(logits, row, pairs - 1, out_logprobs, record, values, ids)
+    hides = sampling[words + SUPPRESS_EOS] != 0
+    kept = float32(0.0)
+    if hides:
+        kept = hide(logits, row, eos_ids)
+    own, own_id = own_largest(logits, row)
+    largest, token = block_largest(own, own_id, values, ids)
     if not (abs(largest) <= float32(_LARGEST_FLOAT)):
         if cuda.threadIdx.x == 0:
             fault[0] = FAULT_LOGITS
@@ -263,6 +259,10 @@ def sample(logits, row_seat, row_position, sampling, eos_ids, fault, out_token):
             edge = find_edge(logits, row, largest, inverse, edge, need, False, histogram, choice)
         bits = random_bits(sampling[words + SEED], int64(row_position[row]) + 1)
         token = int32(draw(logits, row, largest, inverse, edge, bits, sums))
+    if pairs > 0:
+        if hides:
+            show(logits, row, eos_ids, kept)
+        write_sampled(logits, row, token, raw_largest, normalizer, out_logprobs, record, sums)
     if cuda.threadIdx.x == 0:
         out_token[seat] = token
 
