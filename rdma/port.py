@@ -63,12 +63,15 @@ class Event:
         NONE unless this is the last event of the request.
     usage : int
         Tokens of the answer so far.
+    records : int64[n, pairs] or None
+        Log-probabilities of the tokens (`ring.logprobs.unpack_records`) if the request asked.
     """
 
     handle: Handle
     tokens: np.ndarray
     reason: Reason
     usage: int
+    records: np.ndarray | None = None
 
 
 class FrontEndPort:
@@ -160,7 +163,10 @@ class FrontEndPort:
     def _track(self, placed: Placed) -> None:
         self._placed[placed.slot] = placed
         self._handles[placed.slot] = Handle(self.share.first_slot + placed.slot, placed.incarnation)
-        self._reader.track(placed.slot, placed.incarnation, placed.output_start, placed.max_tokens)
+        self._reader.track(
+            placed.slot, placed.incarnation, placed.output_start, placed.max_tokens, placed.pairs,
+            placed.records_start,
+        )  # fmt: skip
 
     def cancel(self, handle: Handle) -> bool:
         """Ask the scheduler to end a request, with the next poll or burst; its final event still comes.
@@ -206,13 +212,18 @@ class FrontEndPort:
             self._empty_polls += 1
             return []
         self._empty_polls = 0
-        slots, starts, ends, reasons, usages = self._reader.events[:count].T.tolist()
+        slots, starts, ends, reasons, usages, pairs, records = self._reader.events[:count].T.tolist()
         tokens = self._reader.tokens[: ends[-1]].copy()
         handles = self._handles
         found = [
             Event(handles[slot], tokens[start:end], _REASONS[reason], usage)
             for slot, start, end, reason, usage in zip(slots, starts, ends, reasons, usages, strict=True)
         ]
+        if any(pairs):
+            for event, width, first in zip(found, pairs, records, strict=True):
+                if width:
+                    words = self._reader.records[first : first + width * len(event.tokens)]
+                    event.records = words.reshape(-1, width).copy()
         ended = [slot for slot, reason in zip(slots, reasons, strict=True) if reason]
         for slot in ended:
             self._release(slot)

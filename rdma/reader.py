@@ -16,7 +16,8 @@ scheduler writes a token's extent word and log entry, then releases the log's he
 
 A slot whose entries were lost (the reader overslept, or the last of an answer never came)
 is read from its extent, the truth, for the rest of its life: log entries carry no position,
-so it could not find its place in the log again.
+so it could not find its place in the log again. So is, from the first token on, a slot that
+wants log-probabilities (`ring.logprobs`): they are in no log, and its tokens come with them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ring.words import (
 
 # columns of the table of slots
 (T_LIVE, T_INCARNATION, T_CONSUMED, T_OUTPUT, T_MAX_TOKENS, T_BY_EXTENT, T_SEEN, T_EXTENT, T_NEW,
- T_AT) = range(10)  # fmt: skip
+ T_AT, T_PAIRS, T_RECORDS, T_RECORDS_HERE) = range(13)  # fmt: skip
 SLOT_FIELDS = 16
 
 # words of the reader's marks
@@ -54,8 +55,8 @@ MARKS = 16
 (P_SCHED, P_CTL, P_LOG, P_ARENA, S_SCHED, S_CTL, S_HEAD, S_LOG, S_EXTENTS) = range(9)
 
 # an outcome of a poll: a slot that got tokens or ended
-(E_SLOT, E_START, E_END, E_REASON, E_USAGE) = range(5)
-EVENT_FIELDS = 5
+(E_SLOT, E_START, E_END, E_REASON, E_USAGE, E_PAIRS, E_RECORDS) = range(7)
+EVENT_FIELDS = 7
 
 
 @njit
@@ -116,8 +117,9 @@ def _plan_extents(table, count, places, staging, slots, active, marks):
             position = record[T_OUTPUT] + record[T_CONSUMED]
             lead = position & 1
             new = min(ctl_tokens(word), record[T_MAX_TOKENS]) - record[T_CONSUMED]
-            new = min(new, 2 * room - lead)
-            if new <= 0 or count == table.shape[0]:
+            pairs = record[T_PAIRS]
+            new = min(new, 2 * room - lead if pairs == 0 else (room - 1) // (pairs + 1))
+            if new <= 0 or count + 1 + (pairs != 0) > table.shape[0]:
                 continue
             words = (lead + new + 1) // 2
             local = places[S_EXTENTS] + EXTENT_WORDS - room
@@ -126,6 +128,12 @@ def _plan_extents(table, count, places, staging, slots, active, marks):
             record[T_EXTENT] = 2 * local + lead
             record[T_NEW] = new
             marks[M_EXTENT_READS] += 1
+            if pairs != 0:
+                local = places[S_EXTENTS] + EXTENT_WORDS - room
+                remote = places[P_ARENA] + record[T_RECORDS] // 2 + pairs * record[T_CONSUMED]
+                count = append(table, count, READ, remote, local, pairs * new)
+                room -= pairs * new
+                record[T_RECORDS_HERE] = local
     return count
 
 
@@ -170,7 +178,7 @@ def _count_log(places, staging, slots, marks):
 @njit
 def _place(places, staging, slots, active, marks, events):
     """Make the events, new slots first, and give each its range of tokens; their number."""
-    count, filled = 0, 0
+    count, filled, pairs = 0, 0, 0
     for urgent in (True, False):
         for k in range(marks[M_ACTIVE]):
             index = active[k]
@@ -196,14 +204,17 @@ def _place(places, staging, slots, active, marks, events):
             events[count, E_END] = filled
             events[count, E_REASON] = reason
             events[count, E_USAGE] = usage
+            events[count, E_PAIRS] = record[T_PAIRS]
+            events[count, E_RECORDS] = pairs
+            pairs += record[T_PAIRS] * record[T_NEW]
             count += 1
     marks[M_TOKENS] += filled
     return count
 
 
 @njit
-def _fill(places, staging, narrow, slots, marks, events, count, tokens):
-    """Copy the tokens to their places: from the log, then from extents."""
+def _fill(places, staging, narrow, slots, marks, events, count, tokens, records):
+    """Copy tokens and pairs to their places: from the log, then from extents."""
     for position in range(marks[M_TAIL], marks[M_HEAD]):
         entry = staging[places[S_LOG] + (position & (marks[M_LOG_ENTRIES] - 1))]
         index = _own(entry, slots, marks)
@@ -216,6 +227,8 @@ def _fill(places, staging, narrow, slots, marks, events, count, tokens):
         if record[T_BY_EXTENT] != 0:
             for k in range(record[T_NEW]):
                 tokens[record[T_AT] + k] = narrow[record[T_EXTENT] + k]
+            for k in range(record[T_PAIRS] * record[T_NEW]):
+                records[events[event, E_RECORDS] + k] = staging[record[T_RECORDS_HERE] + k]
             record[T_CONSUMED] += record[T_NEW]
 
 
@@ -245,14 +258,17 @@ def _settle(places, staging, slots, active, marks, events, count):
 
 
 @njit
-def deliver(places, staging, narrow, slots, active, marks, events, tokens):
+def deliver(places, staging, narrow, slots, active, marks, events, tokens, records):
     """Turn what the two batches brought into events, new slots first; how many.
 
     Parameters
     ----------
-    events : int64[slots, 5]
-        Slot, range in `tokens`, reason (0 unless final), tokens so far.
+    events : int64[slots, 7]
+        Slot, range in `tokens`, reason (0 unless final), tokens so far, pairs a token, the first of
+        them in `records`.
     tokens : int32[n]
+    records : int64[n]
+        Packed pairs (`ring.logprobs`).
     """
     entries = marks[M_LOG_ENTRIES]
     if marks[M_HEAD] > marks[M_TAIL]:
@@ -261,7 +277,7 @@ def deliver(places, staging, narrow, slots, active, marks, events, tokens):
             lose_log(slots, active, marks)
     _count_log(places, staging, slots, marks)
     count = _place(places, staging, slots, active, marks, events)
-    _fill(places, staging, narrow, slots, marks, events, count, tokens)
+    _fill(places, staging, narrow, slots, marks, events, count, tokens, records)
     _settle(places, staging, slots, active, marks, events, count)
     return count
 
@@ -288,9 +304,10 @@ class TokenReader:
             [share.line(at.FE_SCHED), share.ctl, share.log, share.arena,
              staging.fe_sched, staging.ctl, staging.head, staging.log, staging.extents], np.int64
         )  # fmt: skip
-        self._rows = Operations(slots + 4)
+        self._rows = Operations(2 * slots + 4)
         self.events = np.zeros((slots, EVENT_FIELDS), np.int64)
         self.tokens = np.zeros(entries // 2 + 2 * EXTENT_WORDS, np.int32)
+        self.records = np.zeros(EXTENT_WORDS, np.int64)
 
     @property
     def active(self) -> int:
@@ -305,7 +322,10 @@ class TokenReader:
         """Entries of the log read or passed over."""
         return int(self._marks[M_TAIL])
 
-    def track(self, slot: int, incarnation: int, output_start: int, max_tokens: int) -> None:
+    def track(
+        self, slot: int, incarnation: int, output_start: int, max_tokens: int, pairs: int = 0,
+        records_start: int = 0,
+    ) -> None:  # fmt: skip
         """Follow a slot from its submission on."""
         record = self._slots[slot]
         record[:] = 0
@@ -313,6 +333,9 @@ class TokenReader:
         record[T_INCARNATION] = incarnation
         record[T_OUTPUT] = output_start
         record[T_MAX_TOKENS] = max_tokens
+        record[T_PAIRS] = pairs
+        record[T_RECORDS] = records_start
+        record[T_BY_EXTENT] = pairs != 0
         self._active[self._marks[M_ACTIVE]] = slot
         self._marks[M_ACTIVE] += 1
 
@@ -332,7 +355,7 @@ class TokenReader:
         """Events of this poll, once the second batch is complete; see `deliver` (function)."""
         return deliver(
             self._places, self._staging.memory, self._staging.narrow, self._slots, self._active,
-            self._marks, self.events, self.tokens,
+            self._marks, self.events, self.tokens, self.records,
         )  # fmt: skip
 
     def counts(self) -> dict[str, int]:

@@ -52,6 +52,8 @@ class Request:
         From the claim to the end of the answer, in seconds.
     priority, tenant : int
         For the scheduler's policy; not negative.
+    logprobs : int, optional
+        Log-probability of each token of the answer, and of so many likeliest ones beside it.
     """
 
     prompt: np.ndarray
@@ -66,6 +68,7 @@ class Request:
     deadline_s: float | None = None
     priority: int = 0
     tenant: int = 0
+    logprobs: int | None = None
 
 
 def check_request(request: Request, max_model_len: int, vocab_size: int) -> np.ndarray:
@@ -88,6 +91,8 @@ def check_request(request: Request, max_model_len: int, vocab_size: int) -> np.n
     _check_bounds("seed", request.seed, 0, WORD_LIMIT)
     _check_bounds("priority", request.priority, 0, WORD_LIMIT)
     _check_bounds("tenant", request.tenant, 0, WORD_LIMIT)
+    if request.logprobs is not None:
+        _check_bounds("logprobs", request.logprobs, 0, min(at.MAX_LOGPROBS, vocab_size) + 1)
     if not 0.0 <= request.temperature < 1e6:
         raise BadParameter("temperature", f"must be 0 or more, got {request.temperature}")
     if not 0.0 < request.top_p <= 1.0:
@@ -108,12 +113,20 @@ def _check_bounds(name: str, value: int, low: int, end: int) -> None:
 
 @dataclass(slots=True)
 class Placed:
-    """A request that has its slot and extents."""
+    """A request that has its slot and extents.
+
+    Attributes
+    ----------
+    pairs, records_start : int
+        Pairs a token of its log-probabilities (0: it wants none), and where they go.
+    """
 
     slot: int
     incarnation: int
     output_start: int
     max_tokens: int
+    pairs: int
+    records_start: int
     extents: tuple[int, ...]
 
 
@@ -228,7 +241,8 @@ class Submitter:
     def _stage(self, request: Request, prompt: np.ndarray, slot: int, row: int, local: int) -> Placed:
         length = prompt.shape[0]
         max_tokens = min(int(request.max_tokens), self._share.ring.max_model_len - length)
-        prompt_start, output_start, extents = self._reserve(length, max_tokens)
+        pairs = 0 if request.logprobs is None else 1 + request.logprobs
+        prompt_start, output_start, records_start, extents = self._reserve(length, max_tokens, pairs)
         incarnation = self._slots.take(slot)
         self._staging.narrow[2 * local : 2 * local + length] = prompt
         stops = request.stop_ids
@@ -246,31 +260,51 @@ class Submitter:
             at.FLAG_IGNORE_EOS if request.ignore_eos else 0,
             request.priority,
             request.tenant,
+            pairs,
+            records_start,
             len(stops),
             *stops,
         )
         self._req[slot] = pack_req(incarnation, SUBMIT)
         self._ring_bell(slot, incarnation)
         self._burst[row] = (slot, self._share.arena + prompt_start // 2, local, (length + 1) // 2)
-        return Placed(slot, incarnation, output_start, max_tokens, extents)
+        return Placed(slot, incarnation, output_start, max_tokens, pairs, records_start, extents)
 
-    def _reserve(self, prompt: int, answer: int) -> tuple[int, int, tuple[int, ...]]:
-        """Extents for prompt and answer: one for both where it fits, else two."""
-        aligned = -(-prompt // TOKENS_PER_LINE) * TOKENS_PER_LINE
-        both = self._arena.allocate(aligned + answer)
-        if both is not None:
-            return both, both + aligned, (both,)
-        first = self._arena.allocate(prompt)
-        second = None if first is None else self._arena.allocate(answer)
-        if first is None or second is None:
-            if first is not None:
-                self._arena.release(first)
-            raise ArenaFull(
-                f"no room for {prompt} + {answer} tokens in the {self._share.arena_tokens} of front end "
-                f"{self._share.front_end}: ask for fewer max_tokens, try again when an answer has ended, "
-                "or make the arena larger"
+    def _reserve(self, prompt: int, answer: int, pairs: int) -> tuple[int, int, int, tuple[int, ...]]:
+        """Where prompt, answer and log-probabilities go, and the extents that these are in."""
+        records = 2 * pairs * answer
+        most = self._share.arena_tokens - 3 * TOKENS_PER_LINE
+        if records and prompt + answer + records > most:
+            raise BadParameter(
+                "logprobs",
+                f"{pairs} log-probabilities for each of {answer} tokens do not fit this front end's share of "
+                f"the arena ({most} tokens): ask for fewer, for fewer max_tokens, or make the arena larger",
             )
-        return first, second, (first, second)
+        aligned = -(-prompt // TOKENS_PER_LINE) * TOKENS_PER_LINE
+        # One extent for prompt and answer where it fits, else two.
+        for sizes in ((aligned + answer,), (prompt, answer)):
+            extents = self._allocate((*sizes, records) if records else sizes)
+            if extents is not None:
+                output = extents[0] + aligned if len(sizes) == 1 else extents[1]
+                return extents[0], output, extents[-1] if records else 0, extents
+        wanted = f"{prompt} + {answer} tokens" + (f" and {records} of log-probabilities" if records else "")
+        raise ArenaFull(
+            f"no room for {wanted} in the {self._share.arena_tokens} of front end "
+            f"{self._share.front_end}: ask for fewer max_tokens, try again when an answer has ended, "
+            "or make the arena larger"
+        )
+
+    def _allocate(self, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+        """An extent of each size, or none at all."""
+        extents: list[int] = []
+        for size in sizes:
+            extent = self._arena.allocate(size)
+            if extent is None:
+                for taken in extents:
+                    self._arena.release(taken)
+                return None
+            extents.append(extent)
+        return tuple(extents)
 
     def _ring_bell(self, slot: int, incarnation: int) -> None:
         word, bit = divmod(slot, SLOTS_PER_DOORBELL)

@@ -80,6 +80,18 @@ def _ends(ring, slot, token, done, eos):
 
 
 @njit
+def _write_record(ring, descriptor, done, token):
+    """Made-up log-probabilities of an answer's token number `done`: of its own id, and of those after it."""
+    pairs = ring.descriptor[descriptor + at.Q_LOGPROBS]
+    to = ring.descriptor[descriptor + at.Q_LOGPROBS_START] + 2 * pairs * done
+    vocab = ring.info[at.I_VOCAB_SIZE]
+    for k in range(pairs):
+        surprise = np.float32(0.125 * (token % 31 if k == 0 else k))
+        ring.tokens[to + 2 * k] = 1 + token % 31 if k == 0 else (token + 37 * k) % vocab
+        ring.tokens[to + 2 * k + 1] = surprise.view(np.int32)
+
+
+@njit
 def _step(ring, live, head, eos):
     """One token for each live request; the new head of the log."""
     entries = ring.log.shape[0]
@@ -94,6 +106,8 @@ def _step(ring, live, head, eos):
             length = ring.descriptor[at_descriptor + at.Q_PROMPT_LEN]
             token = ring.tokens[prompt + done % length]
             ring.tokens[ring.descriptor[at_descriptor + at.Q_OUTPUT_START] + done] = token
+            if ring.descriptor[at_descriptor + at.Q_LOGPROBS] != 0:
+                _write_record(ring, at_descriptor, done, token)
             store_relaxed(ring.log, head % entries, pack_log(slot, incarnation, token))
             head += 1
             live[slot, _DONE] = done + 1

@@ -72,6 +72,7 @@ class FrontEnd(Actor):
         self.burst = Table(slots, 4)
         self.events = Table(slots, self.reader.EVENT_FIELDS)
         self.fresh_tokens = Words([0] * (model.setup.log_entries + 64))
+        self.fresh_records = Words([0] * 64)
         self.slots = Table(slots, self.reader.SLOT_FIELDS, visible=32)
         self.active = Words([0] * slots)
         self.marks = Words([0] * self.reader.MARKS)
@@ -227,7 +228,7 @@ class FrontEnd(Actor):
         before = [row[reader.T_CONSUMED] for row in self.slots.rows]
         count = reader.deliver(
             self.places, self.staging, self.narrow, self.slots, self.active, self.marks, self.events,
-            self.fresh_tokens,
+            self.fresh_tokens, self.fresh_records,
         )  # fmt: skip
         if self.marks[reader.M_VIOLATIONS]:
             raise Violation("own-tokens", "the reader saw a token beyond its extent")
@@ -272,7 +273,7 @@ class FrontEnd(Actor):
         for row in self.slots.rows:
             if not row[reader.T_LIVE]:
                 row[:] = [0] * len(row)
-            row[reader.T_EXTENT] = row[reader.T_AT] = 0
+            row[reader.T_EXTENT] = row[reader.T_AT] = row[reader.T_RECORDS_HERE] = 0
         return (
             marks.save(), self.active.save(), self.book.save(), self.free.save(),
             tuple(row.save() for row in self.slots.rows), tuple(row.save() for row in self.records.rows),

@@ -35,6 +35,12 @@ def answer_token(prompt: np.ndarray, position: int, vocab_size: int) -> int:
     return int(int(prompt.astype(np.int64).sum()) * 31 + position * 7 + 1) % vocab_size
 
 
+def answer_pairs(prompt: np.ndarray, position: int, pairs: int) -> list[int]:
+    """Packed pairs of token `position` of the scripted answer to `prompt`; surprises are not floats here."""
+    first = int(prompt.astype(np.int64).sum()) * 17 + position * 101
+    return [(first + 3 * k) << 32 | (first + k) for k in range(pairs)]
+
+
 @dataclass
 class Live:
     """A claimed request."""
@@ -44,6 +50,8 @@ class Live:
     prompt: np.ndarray
     output_start: int
     max_tokens: int
+    pairs: int
+    records_start: int
     done: int = 0
 
 
@@ -111,8 +119,11 @@ class ScriptedScheduler:
         self._check_extent(slot, "prompt", start, length)
         output, max_tokens = int(row[at.Q_OUTPUT_START]), int(row[at.Q_MAX_TOKENS])
         self._check_extent(slot, "answer", output, max_tokens)
+        pairs, records = int(row[at.Q_LOGPROBS]), int(row[at.Q_LOGPROBS_START])
+        if pairs:
+            self._check_extent(slot, "log-probabilities", records, 2 * pairs * max_tokens)
         prompt = self.ring.tokens[start : start + length].copy()
-        self.live[slot] = Live(slot, incarnation, prompt, output, max_tokens)
+        self.live[slot] = Live(slot, incarnation, prompt, output, max_tokens, pairs, records)
         self.claims += 1
         yield
 
@@ -127,6 +138,10 @@ class ScriptedScheduler:
         token = answer_token(live.prompt, live.done, int(self.ring.info[at.I_VOCAB_SIZE]))
         self.ring.tokens[live.output_start + live.done] = token
         yield
+        for k, word in enumerate(answer_pairs(live.prompt, live.done, live.pairs)):
+            place = live.records_start + 2 * (live.pairs * live.done + k)
+            self.ring.tokens[place : place + 2] = word & 0xFFFFFFFF, word >> 32
+            yield
         yield from self._append_log(live, token)
         live.done += 1
         if live.done == live.max_tokens:
@@ -184,16 +199,18 @@ class AnswerBook:
 
     def __init__(self, vocab_size: int) -> None:
         self.expected: dict = {}
+        self.pairs: dict = {}
         self.got: dict = {}
         self.final: dict = {}
         self._in_use: set[int] = set()
         self._vocab_size = vocab_size
 
-    def submitted(self, handle, prompt: np.ndarray) -> None:
+    def submitted(self, handle, prompt: np.ndarray, logprobs: int | None = None) -> None:
         assert handle not in self.expected, f"{handle} was given twice"
         assert handle.slot not in self._in_use, f"slot {handle.slot} was given while in use"
         self._in_use.add(handle.slot)
         self.expected[handle] = prompt
+        self.pairs[handle] = 0 if logprobs is None else 1 + logprobs
         self.got[handle] = []
 
     def take(self, events) -> None:
@@ -202,14 +219,24 @@ class AnswerBook:
             assert event.handle not in self.final, f"{event.handle} goes on after its end"
             assert event.tokens.dtype == np.int32
             answer = self.got[event.handle]
-            answer.extend(event.tokens.tolist())
             prompt = self.expected[event.handle]
+            self._check_records(event, prompt, len(answer))
+            answer.extend(event.tokens.tolist())
             correct = [answer_token(prompt, k, self._vocab_size) for k in range(len(answer))]
             assert answer == correct, f"{event.handle}: {answer} instead of {correct}"
             assert event.usage == len(answer)
             if event.reason:
                 self.final[event.handle] = event.reason
                 self._in_use.remove(event.handle.slot)
+
+    def _check_records(self, event, prompt: np.ndarray, first: int) -> None:
+        pairs = self.pairs[event.handle]
+        if not pairs:
+            assert event.records is None
+            return
+        assert event.records.shape == (len(event.tokens), pairs)
+        expected = [answer_pairs(prompt, first + k, pairs) for k in range(len(event.tokens))]
+        assert event.records.tolist() == expected, f"{event.handle}: not its log-probabilities"
 
     def check_ends(self, scheduler: ScriptedScheduler) -> None:
         """Every request ended as the scheduler ended it, with every token it gave."""

@@ -32,7 +32,7 @@ class World:
     """A ring, a scheduler that goes on at every gap, and a port over a faulty wire."""
 
     def __init__(self, seed: int, *, hurry: int, **geometry) -> None:
-        sizes = {"slots": 32, "arena_tokens": 1 << 12, "log_entries": 64, "flight_entries": 16} | geometry
+        sizes = {"slots": 32, "arena_tokens": 1 << 15, "log_entries": 64, "flight_entries": 16} | geometry
         self.memory = RingMemory.create(
             ring_name("torn"), RingGeometry(**sizes), max_model_len=MAX_MODEL_LEN, vocab_size=VOCAB
         )
@@ -62,10 +62,17 @@ class World:
             np.array([self.random.randrange(VOCAB) for _ in range(self.random.randrange(1, 5))], np.int32)
             for _ in range(count)
         ]
-        requests = [Request(prompt, max_tokens=self.random.randrange(1, longest + 1)) for prompt in prompts]
-        for prompt, handle in zip(prompts, self.port.submit_many(requests), strict=True):
+        requests = [
+            Request(
+                prompt, max_tokens=self.random.randrange(1, longest + 1),
+                logprobs=self.random.choice([None, None, 0, 3]),
+            )
+            for prompt in prompts
+        ]  # fmt: skip
+        outcomes = self.port.submit_many(requests)
+        for prompt, request, handle in zip(prompts, requests, outcomes, strict=True):
             if isinstance(handle, tuple):
-                self.book.submitted(handle, prompt)
+                self.book.submitted(handle, prompt, request.logprobs)
             else:
                 assert isinstance(handle, RingFull)
 

@@ -18,6 +18,7 @@ from rdma import (
     SubmitError,
 )
 from rdma.faults import Faults, FaultyTransport
+from rdma.staging import EXTENT_WORDS
 from ring import layout as at
 from ring.states import EMPTY, Reason, slot_state
 from tests.rdma.conftest import MAX_MODEL_LEN, VOCAB, attach, attached
@@ -61,6 +62,7 @@ def test_a_request_arrives_as_it_was_asked(ring):
         request = Request(
             prompt(1, 2, 3), max_tokens=50, min_tokens=4, temperature=0.7, top_p=0.9, top_k=40, seed=123,
             ignore_eos=True, stop_ids=(8, 9), deadline_s=1.5, priority=3, tenant=2,
+            logprobs=5,
         )  # fmt: skip
         handle = port.submit(request)
         row = ring.view.descriptor[handle.slot * at.DESCRIPTOR_WORDS :][: at.DESCRIPTOR_WORDS]
@@ -70,6 +72,7 @@ def test_a_request_arrives_as_it_was_asked(ring):
         assert row[[at.Q_TEMPERATURE_MICRO, at.Q_TOP_P_MICRO, at.Q_TOP_K]].tolist() == [700_000, 900_000, 40]
         assert row[[at.Q_SEED, at.Q_FLAGS, at.Q_PRIORITY, at.Q_TENANT]].tolist() == [123, 1, 3, 2]
         assert row[at.Q_STOP_COUNT : at.Q_STOP_0 + 2].tolist() == [2, 8, 9]
+        assert row[at.Q_LOGPROBS] == 6
 
 
 def test_max_tokens_is_cut_to_the_model_s_length(ring):
@@ -189,6 +192,9 @@ def test_a_cancel_that_overtakes_its_submission_ends_it_too(ring):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"min_tokens": -1}, "min_tokens"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": 1.0}, "logprobs"),
         ({"min_tokens": 9}, "min_tokens"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
@@ -214,6 +220,54 @@ def test_a_bad_parameter_is_named_and_nothing_is_written(ring, fields, parameter
         assert caught.value.parameter == parameter
         assert np.array_equal(ring.words, before)
         assert port.live() == 0
+
+
+def test_log_probabilities_come_with_their_tokens(ring):
+    """Whatever the pieces they are read in, beside requests that want none."""
+    with attached(ring) as port:
+        scheduler, book = ScriptedScheduler(ring), AnswerBook(VOCAB)
+        for k, wanted in enumerate((None, 0, 20, None, 3, 20)):
+            text = prompt(k + 1, 2)
+            handle = port.submit(Request(text, max_tokens=60 + k, logprobs=wanted))
+            book.submitted(handle, text, wanted)
+        for turns in (1, 1, 2, 7, 25):
+            scheduler.run(turns)
+            book.take(port.poll())
+        drain(port, scheduler, book)
+        assert not scheduler.violations
+        assert port.counts()["slots_that_lost_log"] == 0
+        assert all_empty(ring)
+
+
+def test_log_probabilities_that_fill_the_staging_memory_come_in_pieces(make_ring):
+    ring = make_ring(arena_tokens=1 << 19)
+    with attached(ring) as port:
+        scheduler, book = ScriptedScheduler(ring), AnswerBook(VOCAB)
+        for k in range(40):
+            text = prompt(k + 1)
+            book.submitted(port.submit(Request(text, max_tokens=200, logprobs=20)), text, 20)
+        scheduler.run(210)
+        polls = 0
+        while book.open:
+            book.take(port.poll())
+            polls += 1
+            assert polls < 100
+        assert polls > 40 * 200 * 22 // EXTENT_WORDS
+        assert all(len(answer) == 200 for answer in book.got.values())
+
+
+def test_log_probabilities_that_never_fit_are_refused_at_once(make_ring):
+    ring = make_ring(arena_tokens=1 << 12)
+    with attached(ring) as port:
+        before = ring.words.copy()
+        with pytest.raises(BadParameter, match="log-probabilities") as caught:
+            port.submit(Request(prompt(1), max_tokens=200, logprobs=20))
+        assert caught.value.parameter == "logprobs"
+        assert np.array_equal(ring.words, before)
+        kept = port.submit(Request(prompt(1), max_tokens=60, logprobs=20))
+        with pytest.raises(ArenaFull, match="log-probabilities"):
+            port.submit(Request(prompt(1), max_tokens=60, logprobs=20))
+        assert port.submit(Request(prompt(1), max_tokens=60)) != kept
 
 
 def test_a_prompt_without_room_for_an_answer(ring):

@@ -54,9 +54,13 @@ class Setup:
 
     def submit(self, port: FrontEndPort, count: int, max_tokens: int = 8) -> None:
         prompts = [np.array([k + 1, count], np.int32) for k in range(count)]
-        handles = port.submit_many([Request(prompt, max_tokens=max_tokens) for prompt in prompts])
-        for handle, prompt in zip(handles, prompts, strict=True):
-            self.book.submitted(handle, prompt)
+        logprobs = [None if k % 4 else k % 3 for k in range(count)]
+        handles = port.submit_many([
+            Request(prompt, max_tokens=max_tokens, logprobs=wanted)
+            for prompt, wanted in zip(prompts, logprobs, strict=True)
+        ])  # fmt: skip
+        for handle, prompt, wanted in zip(handles, prompts, logprobs, strict=True):
+            self.book.submitted(handle, prompt, wanted)
 
     def finish(self, port: FrontEndPort, turns: int = 300) -> None:
         while self.book.open:
