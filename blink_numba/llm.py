@@ -18,7 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blink_numba.answer import Answer
 from blink_numba.errors import EngineStartError, GenerationError, ParameterError
-from blink_numba.frontend.link import EngineGone, EngineLink, ShmConnector, Submission
+from blink_numba.frontend.connector import ShmConnector
+from blink_numba.frontend.link import EngineLink
+from blink_numba.frontend.submission import EngineGone, Submission
 from blink_numba.interrupts import Interrupts, held_back
 from blink_numba.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from blink_numba.sampling import SamplingParams
@@ -54,15 +56,19 @@ class _Pending:
             for _ in output.outputs
         ]
         self._tell = tell
+        self._tokenizer = tokenizer
         self.failure: Exception | None = None
 
     def sink(self, index: int) -> _Sink:
         return _Sink(self, index)
 
-    def tell(self, index: int, tokens: list[int], reason: Reason, when: float) -> None:
-        self._tell((self, index, tokens, reason, when))
+    def tell(
+        self, index: int, tokens: list[int], reason: Reason, when: float, records: np.ndarray | None = None
+    ) -> None:
+        self._tell((self, index, tokens, reason, when, records))
 
-    def apply(self, link: EngineLink, index: int, tokens: list[int], reason: Reason, when: float) -> None:
+    def apply(self, link: EngineLink, index: int, tokens: list[int], reason: Reason, when: float,
+              records: np.ndarray | None) -> None:  # fmt: skip
         """Add news to the output; raises `GenerationError` for an end that is none of the answer's own."""
         answer, completion = self.answers[index], self.output.outputs[index]
         if answer.finish is not None:
@@ -72,7 +78,10 @@ class _Pending:
                 self.output.metrics.first_token_time = when
             before = answer.tokens
             completion.text += answer.push(tokens)
-            completion.token_ids += tokens[: answer.tokens - before]
+            taken = answer.tokens - before
+            completion.token_ids += tokens[:taken]
+            if records is not None:
+                completion.add_logprobs(tokens[:taken], records[:taken], self._tokenizer)
         if answer.finish is not None:
             link.cancel(self.submissions[index])
         elif reason in (Reason.STOP, Reason.LENGTH, Reason.DEADLINE):
@@ -93,8 +102,8 @@ class _Sink:
     def __init__(self, pending: _Pending, index: int) -> None:
         self._pending, self._index = pending, index
 
-    def progress(self, tokens: list[int], reason: Reason, when: float) -> None:
-        self._pending.tell(self._index, tokens, reason, when)
+    def progress(self, tokens: list[int], reason: Reason, when: float, records: np.ndarray | None) -> None:
+        self._pending.tell(self._index, tokens, reason, when, records)
 
     def failed(self, error: Exception) -> None:
         self._pending.failure = error
@@ -313,11 +322,11 @@ class LLM:
             entry.submissions = list(itertools.islice(submissions, entry.params.n))
         return pending
 
-    def _apply(self, item: tuple[_Pending, int, list[int], Reason, float]) -> None:
-        pending, index, tokens, reason, when = item
+    def _apply(self, item: tuple) -> None:
+        pending, *news = item
         if pending.failure is not None:
             raise GenerationError(str(pending.failure)) from pending.failure
-        pending.apply(self._link, index, tokens, reason, when)
+        pending.apply(self._link, *news)
 
     def _cancel(self, pending: list[_Pending]) -> None:
         for entry in pending:

@@ -4,6 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from blink_numba.vocabularies import text_of
+from ring.logprobs import unpack_records
+from tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Logprob:
+    """What a token had to do with one place of an answer.
+
+    Attributes
+    ----------
+    logprob : float
+        Of the model's own distribution, before temperature, `top_k`, `top_p` and `min_tokens`.
+    rank : int
+        1 is the likeliest.
+    decoded_token : str
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
 
 @dataclass(slots=True)
 class CompletionOutput:
@@ -20,6 +44,10 @@ class CompletionOutput:
         ``stop``, ``length``, ``abort``; None while the answer goes on.
     stop_reason : str or int or None
         The stop string or id that ended it; None for an end-of-sequence id.
+    logprobs : list of dict[int, Logprob] or None
+        For each token, by id: the one generated, then the likeliest. None if not asked for.
+    cumulative_logprob : float or None
+        Sum over the tokens generated. None if not asked for.
     """
 
     index: int
@@ -27,9 +55,23 @@ class CompletionOutput:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    cumulative_logprob: float | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def add_logprobs(self, tokens: list[int], records: np.ndarray, tokenizer: Tokenizer) -> None:
+        """Take in what `records` (`rdma.port.Event`) tell of `tokens`."""
+        told = [] if self.logprobs is None else self.logprobs
+        total = self.cumulative_logprob or 0.0
+        for token, record in zip(tokens, unpack_records(records), strict=True):
+            found = {token: Logprob(record.logprob, record.rank, text_of(tokenizer, token))}
+            for rank, (other, logprob) in enumerate(record.likeliest, start=1):
+                found.setdefault(other, Logprob(logprob, rank, text_of(tokenizer, other)))
+            told.append(found)
+            total += record.logprob
+        self.logprobs, self.cumulative_logprob = told, total
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blink_numba.errors import ParameterError
-from ring.layout import MAX_STOP_IDS
+from ring.layout import MAX_LOGPROBS, MAX_STOP_IDS
 
 if TYPE_CHECKING:
     from rdma.port import Request
@@ -51,6 +51,9 @@ class SamplingParams:
         Keep the stop string that ended the answer.
     skip_special_tokens : bool
         Leave control tokens out of the text.
+    logprobs : int or None
+        Give the log-probability of each token, and so many of the likeliest ones beside it, 0 to 20:
+        of the model's own distribution, before temperature, `top_k`, `top_p` and `min_tokens`.
     priority : int
         Smaller is sooner, for policies that look at it; 0 … 2**31 - 1.
     tenant : int
@@ -76,6 +79,7 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    logprobs: int | None = None
     priority: int = 0
     tenant: int = 0
     deadline_s: float | None = None
@@ -96,6 +100,8 @@ class SamplingParams:
         _whole("top_k", self.top_k, -1)
         if self.seed is not None:
             _whole("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        if self.logprobs is not None:
+            _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         _whole("priority", self.priority, 0, MAX_PRIORITY)
         _whole("tenant", self.tenant, 0, MAX_PRIORITY)
         if self.deadline_s is not None:
@@ -131,6 +137,7 @@ class SamplingParams:
             deadline_s=self.deadline_s,
             priority=self.priority,
             tenant=self.tenant,
+            logprobs=self.logprobs,
         )
 
     def base_seed(self) -> int:

@@ -51,6 +51,20 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     return _tokenizer.load(path)
 
 
+def bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
+    """Bytes of an id that a model may name; none for one that only pads its vocabulary."""
+    return tokenizer.token_bytes(token) if token < tokenizer.vocab_size else b""
+
+
+def text_of(tokenizer: Tokenizer, token: int) -> str:
+    """An id by itself as text; ``bytes:\\xe2\\x82`` where its bytes are no whole characters."""
+    data = bytes_of(tokenizer, token)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
 def placeholder(vocab_size: int, eos_ids: tuple[int, ...]) -> Tokenizer:
     """A vocabulary for dummy weights: bytes, chat marks, and made-up words up to `vocab_size`.
 

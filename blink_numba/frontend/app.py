@@ -13,9 +13,10 @@ from typing import Any
 import uvicorn
 from starlette.routing import Route, Router
 
+from blink_numba.frontend.connector import Connector, ShmConnector
 from blink_numba.frontend.exchange import Endpoint, Exchange, Gate, Handler
 from blink_numba.frontend.guard import guarded
-from blink_numba.frontend.link import Connector, EngineLink, ShmConnector
+from blink_numba.frontend.link import EngineLink
 from blink_numba.frontend.openapi import document
 from blink_numba.frontend.service import Service
 from blink_numba.frontend.settings import FrontEndSettings

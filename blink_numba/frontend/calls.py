@@ -8,8 +8,10 @@ import numpy as np
 
 from blink_numba.answer import Answer
 from blink_numba.frontend.errors import ApiError
-from blink_numba.frontend.link import EngineGone, EngineLink, Submission
+from blink_numba.frontend.link import EngineLink
+from blink_numba.frontend.logprobs import LogprobLog
 from blink_numba.frontend.metrics import Metrics
+from blink_numba.frontend.submission import EngineGone, Submission
 from blink_numba.sampling import SamplingParams
 from rdma.errors import ArenaFull, BadParameter, PromptTooLong, RingFull
 from ring.states import Reason
@@ -39,12 +41,19 @@ class Choice:
         Its text so far.
     text : str
         Text not taken yet.
+    logprobs : LogprobLog or None
+        Log-probabilities not taken yet, if the request wants any.
     """
 
-    __slots__ = ("answer", "call", "first_at", "index", "last_at", "prompt_tokens", "submission", "text")
+    __slots__ = (
+        "answer", "call", "first_at", "index", "last_at", "logprobs", "prompt_tokens", "submission", "text",
+    )  # fmt: skip
 
-    def __init__(self, call: Call, index: int, prompt_tokens: int, answer: Answer) -> None:
+    def __init__(
+        self, call: Call, index: int, prompt_tokens: int, answer: Answer, logprobs: LogprobLog | None
+    ) -> None:
         self.call, self.index, self.prompt_tokens, self.answer = call, index, prompt_tokens, answer
+        self.logprobs = logprobs
         self.submission: Submission | None = None
         self.text = ""
         self.first_at: float | None = None
@@ -55,18 +64,25 @@ class Choice:
         text, self.text = self.text, ""
         return text
 
+    def take_logprobs(self) -> dict | None:
+        """The log-probabilities that came since the last call; None for none."""
+        return None if self.logprobs is None else self.logprobs.take()
+
     @property
     def finished(self) -> bool:
         return self.answer.finish is not None
 
-    def progress(self, tokens: list[int], reason: Reason, when: float) -> None:
+    def progress(self, tokens: list[int], reason: Reason, when: float, records: np.ndarray | None) -> None:
         answer, call = self.answer, self.call
         if answer.finish is not None or call.error is not None:
             return
         if tokens:
             before = answer.tokens
             self.text += answer.push(tokens)
-            self._count(answer.tokens - before, when)
+            taken = answer.tokens - before
+            if self.logprobs is not None and records is not None:
+                self.logprobs.add(tokens[:taken], records[:taken])
+            self._count(taken, when)
         if answer.finish is not None:  # at a stop string, before the scheduler knows
             assert self.submission is not None
             call.link.cancel(self.submission)
@@ -144,8 +160,8 @@ class Call:
         self._waiter: asyncio.Future[None] | None = None
 
     def submit(self, prompts: list[np.ndarray], params: SamplingParams, tokenizer: Tokenizer,
-               eos_ids: frozenset[int], max_model_len: int) -> None:  # fmt: skip
-        """Send every prompt `params.n` times.
+               eos_ids: frozenset[int], max_model_len: int, *, chat: bool) -> None:  # fmt: skip
+        """Send every prompt `params.n` times; `chat` is the shape of log-probabilities.
 
         Raises
         ------
@@ -167,7 +183,9 @@ class Call:
                     min_tokens=params.min_tokens,
                     include_stop=params.include_stop_str_in_output,
                 )
-                choice = Choice(self, len(self.choices), len(prompt), answer)
+                wanted = params.logprobs is not None
+                log = LogprobLog(tokenizer, chat, params.skip_special_tokens) if wanted else None
+                choice = Choice(self, len(self.choices), len(prompt), answer, log)
                 self.choices.append(choice)
                 pairs.append((request, choice))
             self.prompt_tokens += len(prompt)

@@ -38,7 +38,7 @@ class ChunkEncoder:
         Chunks carry a ``usage`` field, null unless given.
     """
 
-    __slots__ = ("_after", "_before", "_chat", "_middle", "_started", "_with_usage")
+    __slots__ = ("_after", "_before", "_chat", "_middle", "_plain_end", "_started", "_with_usage")
 
     def __init__(self, chat: bool, head: dict, index: int, with_usage: bool) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
@@ -46,9 +46,9 @@ class ChunkEncoder:
                              "model": head["model"]}, ensure_ascii=False)[:-1]  # fmt: skip
         body = '"delta":{"content":' if chat else '"text":'
         self._before = f'data: {fields}, "choices":[{{"index":{index},{body}'
-        self._middle = '},"logprobs":null,"finish_reason":' if chat else ',"logprobs":null,"finish_reason":'
-        plain_end = ',"usage":null}\n\n' if with_usage else "}\n\n"
-        self._after = f"{self._middle}null}}]{plain_end}"
+        self._middle = '},"logprobs":' if chat else ',"logprobs":'
+        self._plain_end = ',"usage":null}\n\n' if with_usage else "}\n\n"
+        self._after = f'{self._middle}null,"finish_reason":null}}]{self._plain_end}'
         self._chat = chat
         self._with_usage = with_usage
         self._started = not chat
@@ -59,23 +59,25 @@ class ChunkEncoder:
             return f"{self._before}{quote(text)}{self._after}"
         return self._role() + self.text(text)
 
+    def more(self, text: str, logprobs: dict | None, counts: dict[str, int] | None) -> str:
+        """A chunk in the middle that also tells log-probabilities, or the usage so far."""
+        return f"{self._start(text, logprobs)}null}}]{self._end(counts)}"
+
     def last(self, text: str, finish: str, stop_reason: str | int | None = None,
-             counts: dict[str, int] | None = None) -> str:  # fmt: skip
+             counts: dict[str, int] | None = None, logprobs: dict | None = None) -> str:  # fmt: skip
         """The chunk that ends an answer, with what is left of its text."""
-        role = "" if self._started else self._role()
         reason = "" if stop_reason is None else f',"stop_reason":{json.dumps(stop_reason)}'
-        end = f"{reason}}}]{self._usage(counts)}}}\n\n"
-        return f"{role}{self._before}{quote(text)}{self._middle}{quote(finish)}{end}"
+        return f"{self._start(text, logprobs)}{quote(finish)}{reason}}}]{self._end(counts)}"
 
-    def counted(self, text: str, counts: dict[str, int]) -> str:
-        """A chunk of text that also tells the usage so far."""
+    def _start(self, text: str, logprobs: dict | None) -> str:
         role = "" if self._started else self._role()
-        return f"{role}{self._before}{quote(text)}{self._middle}null}}]{self._usage(counts)}}}\n\n"
+        told = "null" if logprobs is None else json.dumps(logprobs)
+        return f'{role}{self._before}{quote(text)}{self._middle}{told},"finish_reason":'
 
-    def _usage(self, counts: dict[str, int] | None) -> str:
-        if not self._with_usage:
-            return ""
-        return f',"usage":{json.dumps(counts)}'
+    def _end(self, counts: dict[str, int] | None) -> str:
+        if counts is None or not self._with_usage:
+            return self._plain_end
+        return f',"usage":{json.dumps(counts)}}}\n\n'
 
     def _role(self) -> str:
         """The first chunk of a chat answer names its role."""
@@ -97,7 +99,7 @@ def whole(chat: bool, head: dict, answers: list[dict], counts: dict[str, int]) -
     Parameters
     ----------
     answers : list of dict
-        ``index``, ``text``, ``finish_reason``, ``stop_reason`` of each answer.
+        ``index``, ``text``, ``logprobs``, ``finish_reason``, ``stop_reason`` of each answer.
     """
     choices = []
     for answer in answers:
@@ -107,7 +109,7 @@ def whole(chat: bool, head: dict, answers: list[dict], counts: dict[str, int]) -
             else {"text": answer["text"]}
         )
         choices.append({
-            "index": answer["index"], **body, "logprobs": None,
+            "index": answer["index"], **body, "logprobs": answer["logprobs"],
             "finish_reason": answer["finish_reason"], "stop_reason": answer["stop_reason"],
         })  # fmt: skip
     kind = "chat.completion" if chat else "text_completion"

@@ -14,20 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
+from blink_numba.frontend.connector import Connector
+from blink_numba.frontend.submission import EngineGone, Health, Sink, Submission
 from rdma.errors import ArenaFull, AttachError, RingFull, SubmitError
 from rdma.port import FrontEndPort, Handle
-from rdma.shm import ShmTransport
-from rdma.status import SchedulerStatus
 from rdma.submit import Request
 from rdma.transport import TransportError
 from ring.layout import PHASE_PARKED, PHASE_RUNNING
-from ring.memory import RingError, RingMemory
+from ring.memory import RingError
 from ring.states import Reason
 
 STATUS_INTERVAL_S = 0.1
@@ -35,105 +33,6 @@ ATTACH_INTERVAL_S = 0.25
 IDLE_WAIT_S = 0.05
 SEAT_LOOK_S = 0.001
 FULL_RETRY_S = 0.002
-
-
-class EngineGone(RuntimeError):
-    """The engine ended, or stopped answering, while requests were in service."""
-
-
-class Sink(Protocol):
-    """Who receives the news of a submission, on the thread that `EngineLink.start` was given."""
-
-    def progress(self, tokens: list[int], reason: Reason, when: float) -> None: ...
-    def failed(self, error: Exception) -> None: ...
-
-
-class Connector(Protocol):
-    """How to reach the engine's ring."""
-
-    def connect(self) -> FrontEndPort:
-        """A port; raises `RingError`, `AttachError` or `TransportError` while there is no ring."""
-        ...
-
-    def engine_alive(self) -> bool:
-        """False where the engine's process is known to have ended."""
-        ...
-
-    def replaced(self) -> bool:
-        """Whether the ring that `connect` found is no longer the one under its name."""
-        ...
-
-
-class ShmConnector:
-    """Reaches a ring in this machine's shared memory.
-
-    Parameters
-    ----------
-    name : str
-        Of the ring.
-    front_end : int
-    """
-
-    def __init__(self, name: str, front_end: int = 0) -> None:
-        self._name, self._front_end = name, front_end
-        self._memory: RingMemory | None = None
-        self._inode = 0
-
-    def connect(self) -> FrontEndPort:
-        memory = RingMemory.attach(self._name)
-        self._memory, self._inode = memory, memory.path.stat().st_ino
-        # A predecessor's place is only taken once its process is known to have ended.
-        port = FrontEndPort(ShmTransport(memory), self._front_end, takeover=True)
-        port.warm_up()
-        return port
-
-    def engine_alive(self) -> bool:
-        return self._memory is not None and self._memory.owner_alive()
-
-    def replaced(self) -> bool:
-        try:
-            return self._memory is None or self._memory.path.stat().st_ino != self._inode
-        except FileNotFoundError:
-            return True
-
-
-class Submission:
-    """One request on its way through the ring.
-
-    Attributes
-    ----------
-    handle : Handle or None
-        Its slot, once it has one.
-    seated_at : float
-        When it was first seen to have a seat in the batch; 0 before.
-    cancelled : bool
-    """
-
-    __slots__ = ("cancelled", "give_up", "handle", "request", "seated_at", "sink")
-
-    def __init__(self, request: Request, sink: Sink, give_up: float) -> None:
-        self.request, self.sink, self.give_up = request, sink, give_up
-        self.handle: Handle | None = None
-        self.cancelled = False
-        self.seated_at = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What the progress thread last saw.
-
-    Attributes
-    ----------
-    ok : bool
-        The scheduler runs and its heartbeat moves.
-    reason : str
-        Why not.
-    status : SchedulerStatus or None
-    """
-
-    ok: bool
-    reason: str
-    status: SchedulerStatus | None = None
 
 
 class EngineLink:
@@ -356,7 +255,7 @@ class EngineLink:
             final = event.reason is not Reason.NONE
             submission = self._live.pop(event.handle, None) if final else self._live.get(event.handle)
             if submission is not None and not submission.cancelled:
-                batch.append((submission.sink, event.tokens.tolist(), event.reason))
+                batch.append((submission.sink, event.tokens.tolist(), event.reason, event.records))
         if batch:
             self._tell(self._deliver, batch, when)
 
@@ -431,9 +330,9 @@ class EngineLink:
     # --- where the sinks live ---
 
     @staticmethod
-    def _deliver(batch: list[tuple[Sink, list[int], Reason]], when: float) -> None:
-        for sink, tokens, reason in batch:
-            sink.progress(tokens, reason, when)
+    def _deliver(batch: list[tuple[Sink, list[int], Reason, np.ndarray | None]], when: float) -> None:
+        for sink, tokens, reason, records in batch:
+            sink.progress(tokens, reason, when, records)
 
     @staticmethod
     def _deliver_failures(failures: list[tuple[Sink, Exception]]) -> None:

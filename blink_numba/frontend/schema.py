@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from blink_numba.errors import ParameterError
+from ring.layout import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
 
@@ -102,7 +103,7 @@ class ChatRequest(Sampled):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     add_generation_prompt: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
 
     response_format: Annotated[dict[str, str] | None, _neutral({"type": "text"})] = None
     tools: Annotated[list[Any] | None, _neutral([])] = None
@@ -110,15 +111,29 @@ class ChatRequest(Sampled):
     modalities: Annotated[list[str] | None, _neutral(["text"])] = None
     store: Annotated[bool | None, _neutral(False)] = None
 
+    @model_validator(mode="after")
+    def _alternatives_need_logprobs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ParameterError("top_logprobs", "only allowed when logprobs is true")
+        return self
+
 
 class CompletionRequest(Sampled):
     """Body of ``POST /v1/completions``."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool | None = None
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     best_of: Annotated[int | None, _neutral(1)] = None
     suffix: Annotated[str | None, _neutral("")] = None
+
+    @model_validator(mode="after")
+    def _an_echo_has_no_logprobs(self) -> CompletionRequest:
+        if self.echo and self.logprobs is not None:
+            raise ParameterError(
+                "echo", "is not supported with logprobs: prompts have no log probabilities here"
+            )
+        return self
 
 
 class TokenizeRequest(Body):

@@ -60,13 +60,10 @@ class Service:
         """POST /v1/chat/completions"""
         body = await exchange.parse(ChatRequest)
         self._check_model(body.model)
-        if body.logprobs or body.top_logprobs:
-            raise invalid("logprobs" if body.logprobs else "top_logprobs",
-                          "log probabilities are not supported", "unsupported_parameter")  # fmt: skip
         if body.max_tokens is not None and body.max_completion_tokens is not None:
             raise invalid("max_tokens", "give max_tokens or max_completion_tokens, not both")
         limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-        params = self._params(body, limit)
+        params = self._params(body, limit, (body.top_logprobs or 0) if body.logprobs else None)
         turns = [message.as_turn() for message in body.messages]
         text = self.tokenizer.apply_chat_template(
             turns, add_generation_prompt=body.add_generation_prompt is not False, tokenize=False
@@ -79,11 +76,10 @@ class Service:
         """POST /v1/completions"""
         body = await exchange.parse(CompletionRequest)
         self._check_model(body.model)
-        if body.logprobs is not None:
-            raise invalid("logprobs", "log probabilities are not supported", "unsupported_parameter")
         prompts = await self._prompts(body.prompt)
         room = self.max_model_len - max(map(len, prompts))
-        params = self._params(body, body.max_tokens or min(COMPLETION_MAX_TOKENS, max(room, 1)))
+        limit = body.max_tokens or min(COMPLETION_MAX_TOKENS, max(room, 1))
+        params = self._params(body, limit, body.logprobs)
         echoes = [self.tokenizer.decode(prompt.tolist()) for prompt in prompts] if body.echo else None
         await self._answer(exchange, body, prompts, params, chat=False, echoes=echoes, names={})
 
@@ -104,7 +100,7 @@ class Service:
             )
         call = Call(self.link, self.metrics, exchange.arrived)
         try:
-            call.submit(prompts, params, self.tokenizer, self._eos_ids, self.max_model_len)
+            call.submit(prompts, params, self.tokenizer, self._eos_ids, self.max_model_len, chat=chat)
         except ParameterError as error:
             code = "context_length_exceeded" if error.param in ("prompt", "max_tokens") else None
             raise invalid(names.get(error.param, error.param), str(error), code) from None
@@ -144,6 +140,7 @@ class Service:
             {
                 "index": choice.index,
                 "text": choice.take(),
+                "logprobs": choice.take_logprobs(),
                 "finish_reason": choice.answer.finish,
                 "stop_reason": choice.answer.stop_reason,
             }
@@ -161,13 +158,14 @@ class Service:
             ready = await call.news()
             chunks = []
             for choice in ready:
-                text, encoder = choice.take(), encoders[choice.index]
+                text, encoder, logprobs = choice.take(), encoders[choice.index], choice.take_logprobs()
                 counts = encode.usage(choice.prompt_tokens, choice.answer.tokens) if continuous else None
                 finish = choice.answer.finish
                 if finish is not None:
-                    chunks.append(encoder.last(text, finish, choice.answer.stop_reason, counts))
-                elif counts is not None:
-                    chunks.append(encoder.counted(text, counts))
+                    stop_reason = choice.answer.stop_reason
+                    chunks.append(encoder.last(text, finish, stop_reason, counts, logprobs))
+                elif counts is not None or logprobs is not None:
+                    chunks.append(encoder.more(text, logprobs, counts))
                 elif text:
                     chunks.append(encoder.text(text))
             if not exchange.status:
@@ -181,8 +179,8 @@ class Service:
         exchange.unwatch()
         await exchange.write("".join(chunks).encode() + encode.DONE, last=True)
 
-    def _params(self, body: Sampled, max_tokens: int | None) -> SamplingParams:
-        return sampling_params(body, max_tokens, self.settings.request_timeout_s)
+    def _params(self, body: Sampled, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        return sampling_params(body, max_tokens, self.settings.request_timeout_s, logprobs)
 
     # --- prompts ---
 
@@ -352,7 +350,9 @@ class Service:
         ]
 
 
-def sampling_params(body: Sampled, max_tokens: int | None, deadline_s: float | None = None) -> SamplingParams:
+def sampling_params(
+    body: Sampled, max_tokens: int | None, deadline_s: float | None = None, logprobs: int | None = None
+) -> SamplingParams:
     """A request's sampling parameters; OpenAI's defaults where it gives none."""
     return SamplingParams(
         n=body.n or 1,
@@ -367,6 +367,7 @@ def sampling_params(body: Sampled, max_tokens: int | None, deadline_s: float | N
         ignore_eos=bool(body.ignore_eos),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
+        logprobs=logprobs,
         priority=body.priority or 0,
         tenant=zlib.crc32(body.user.encode()) >> 1 if body.user else 0,
         deadline_s=deadline_s,

@@ -25,7 +25,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class VerbsConnector:
-    """Reaches a ring on another host (`blink_numba.frontend.link.Connector`).
+    """Reaches a ring on another host (`blink_numba.frontend.connector.Connector`).
 
     Parameters
     ----------

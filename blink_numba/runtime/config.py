@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from ring.layout import RingGeometry
+from ring.layout import MAX_LOGPROBS, RingGeometry
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,15 @@ class EngineConfig:
     step_deadline_s: float = 60.0
 
     def geometry(self, max_model_len: int) -> RingGeometry:
-        """The ring's sizes. The default arena holds 256 tokens a slot, and two full contexts at least."""
+        """The ring's sizes.
+
+        The default arena holds 256 tokens a slot, and for each front end two full contexts or one
+        with all the log-probabilities that can be asked for.
+        """
         arena = self.arena_tokens
         if arena is None:
-            arena = max(self.slots * 256, 2 * self.front_ends * max_model_len, 1 << 18)
+            longest = (4 + 2 * MAX_LOGPROBS) * max_model_len
+            arena = max(self.slots * 256, self.front_ends * longest, 1 << 20)
         return RingGeometry(slots=self.slots, front_ends=self.front_ends, arena_tokens=arena)
 
     def to_json(self) -> str:

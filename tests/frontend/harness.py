@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from blink_numba.frontend.app import build, uvicorn_config
-from blink_numba.frontend.link import Connector
+from blink_numba.frontend.connector import Connector
 from blink_numba.frontend.settings import FrontEndSettings
 from blink_numba.vocabularies import load_tokenizer
 

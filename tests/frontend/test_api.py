@@ -57,6 +57,43 @@ def test_chat_streams_role_text_and_usage(client):
     assert chunks[-1].usage.completion_tokens == len("user\nhéllo".encode()) + 2  # and both marks
 
 
+def test_log_probabilities_of_a_completion(client):
+    """In the official client's types; what the engine makes up is in `blink_numba.bench.instant`."""
+    made = client.completions.create(model="tiny", prompt="a\u00e9", max_tokens=4, temperature=0, logprobs=2)
+    told = made.choices[0].logprobs
+    assert made.choices[0].text == "a\u00e9a"
+    assert told.tokens == ["a", "bytes:\\xc3", "bytes:\\xa9", "a"]
+    assert told.token_logprobs == [-0.125 * (token % 31) for token in (0x61, 0xC3, 0xA9, 0x61)]
+    assert told.text_offset == [0, 1, 1, 2]
+    assert list(told.top_logprobs[0]) == ["a", "bytes:\\x86", "bytes:\\xab"]
+    assert list(told.top_logprobs[0].values()) == [told.token_logprobs[0], -0.125, -0.25]
+
+
+def test_log_probabilities_of_a_chat(client):
+    """Whole and streamed; bytes tell what a token's text cannot."""
+    ask = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "logprobs": True, "top_logprobs": 3}
+    content = client.chat.completions.create(**ask).choices[0].logprobs.content
+    chunks = client.chat.completions.create(**ask, stream=True)
+    told = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [entry for piece in told if piece for entry in piece.content] == content
+    assert len(content) == 8
+    tokens = TINY.encode(TINY.apply_chat_template(HELLO, tokenize=False), parse_special=True).tolist()[:8]
+    assert [entry.logprob for entry in content] == [-0.125 * (token % 31) for token in tokens]
+    assert [bytes(entry.bytes) for entry in content] == [TINY.token_bytes(token) for token in tokens]
+    assert content[0].token == "<|im_start|>"
+    for token, entry in zip(tokens, content):
+        others = [(token + 37 * k) % 259 for k in (1, 2, 3)]
+        assert [bytes(other.bytes) for other in entry.top_logprobs] == [TINY.token_bytes(t) for t in others]
+        assert [other.logprob for other in entry.top_logprobs] == [-0.125, -0.25, -0.375]
+
+
+def test_log_probabilities_without_alternatives(client):
+    entry = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1, logprobs=True)
+    assert entry.choices[0].logprobs.content[0].top_logprobs == []
+    made = client.completions.create(model="tiny", prompt="b", max_tokens=1, logprobs=0)
+    assert made.choices[0].logprobs.top_logprobs == [{"b": -0.125 * (0x62 % 31)}]
+
+
 def test_content_may_come_in_parts(client):
     parts = [{"type": "text", "text": "hé"}, {"type": "text", "text": "llo"}]
     made = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": parts}])

@@ -31,9 +31,13 @@ def generated(seed: int) -> tuple[str, dict]:
         body["stop"] = ["".join(rng.choices(ALPHABET, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 3))]
     if rng.random() < 0.2:
         body["stop_token_ids"] = rng.sample(range(256), 3)
+    wanted = rng.choice([None, None, 0, 1, 20])
     if rng.random() < 0.5:
+        if wanted is not None:
+            body |= {"logprobs": True, "top_logprobs": wanted}
         return "/v1/chat/completions", body | {"messages": [{"role": "user", "content": text}]}
-    body["echo"] = rng.random() < 0.3
+    body["logprobs"] = wanted
+    body["echo"] = wanted is None and rng.random() < 0.3
     prompts = [text] if rng.random() < 0.8 else [text, "xyz"]
     if rng.random() < 0.3:  # halves of characters
         ids = TINY.encode(text, parse_special=True).tolist()
@@ -52,7 +56,12 @@ def whole(http: httpx.Client, url: str, body: dict) -> tuple[list[tuple], dict]:
     assert answer.status_code == 200, answer.text
     made = answer.json()
     choices = [
-        (c.get("text", c.get("message", {}).get("content")), c["finish_reason"], c["stop_reason"])
+        (
+            c.get("text", c.get("message", {}).get("content")),
+            c["finish_reason"],
+            c["stop_reason"],
+            c["logprobs"],
+        )
         for c in made["choices"]
     ]
     return choices, made["usage"]
@@ -61,6 +70,7 @@ def whole(http: httpx.Client, url: str, body: dict) -> tuple[list[tuple], dict]:
 def streamed(http: httpx.Client, url: str, body: dict) -> tuple[list[tuple], dict]:
     texts: dict[int, str] = {}
     ends: dict[int, tuple] = {}
+    logprobs: dict[int, dict | None] = {}
     usage: dict = {}
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
     with http.stream("POST", url, json=body) as answer:
@@ -76,9 +86,39 @@ def streamed(http: httpx.Client, url: str, body: dict) -> tuple[list[tuple], dic
                 texts[index] = texts.get(index, "") + choice.get(
                     "text", choice.get("delta", {}).get("content", "")
                 )
+                logprobs[index] = joined(logprobs.get(index), choice["logprobs"])
                 if choice["finish_reason"] is not None:
                     ends[index] = (choice["finish_reason"], choice.get("stop_reason"))
-    return [(texts[k], *ends[k]) for k in sorted(texts)], usage
+    return [(texts[k], *ends[k], logprobs[k]) for k in sorted(texts)], usage
+
+
+def joined(before: dict | None, more: dict | None) -> dict | None:
+    """Log-probabilities of two pieces of an answer, as those of the whole."""
+    if before is None or more is None:
+        return before or more
+    return {name: before[name] and before[name] + more[name] for name in before}
+
+
+def check_logprobs(logprobs: dict | None, text: str, body: dict, chat: bool) -> int:
+    """What one answer's log-probabilities must be, whatever the engine says; how many tokens they have."""
+    if chat:
+        assert logprobs is not None
+        for entry in logprobs["content"]:
+            assert len(entry["top_logprobs"]) == body["top_logprobs"]
+            for one in (entry, *entry["top_logprobs"]):
+                assert one["logprob"] <= 0.0
+                assert one["token"].startswith("bytes:") or one["token"].encode() == bytes(one["bytes"])
+        return len(logprobs["content"])
+    assert logprobs is not None
+    assert len({len(column) for column in logprobs.values()}) == 1
+    for token, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):
+        assert top[token] == logprob
+        assert len(top) <= 1 + body["logprobs"]
+    places = [*logprobs["text_offset"], len(text)]
+    for token, start, end in zip(logprobs["tokens"], places, places[1:]):
+        if start < end and not token.startswith("bytes:"):
+            assert text[start:end] == token or not body["skip_special_tokens"] or body.get("stop")
+    return len(logprobs["tokens"])
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -91,7 +131,13 @@ def test_streamed_equals_unstreamed(server, http, block):
         assert one_usage == other_usage, body
         assert one_usage["total_tokens"] == one_usage["prompt_tokens"] + one_usage["completion_tokens"]
         assert one_usage["completion_tokens"] <= body["max_tokens"] * len(one)
-        for text, finish, stop_reason in one:
+        if body.get("logprobs") is not None:
+            chat = path.startswith("/v1/chat")
+            counts = [check_logprobs(logprobs, text, body, chat) for text, _, _, logprobs in one]
+            assert sum(counts) == one_usage["completion_tokens"]
+        else:
+            assert all(logprobs is None for *_, logprobs in one)
+        for text, finish, stop_reason, _ in one:
             assert finish in ("stop", "length")
             if isinstance(stop_reason, str):
                 assert stop_reason in body["stop"]
