@@ -98,6 +98,12 @@ def table_view(words):
     )
 
 
+@njit(inline="always")
+def with_handles(table, handles):
+    """The table with its handles in another place, where they are at hand."""
+    return GraphTable(table.decode_lookup, table.prefill_lookup, table.kind, table.shape, handles)
+
+
 @uncounted
 def decode_graph(table, rows):
     """Graph of the smallest batch that holds `rows` rows."""

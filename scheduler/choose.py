@@ -10,6 +10,7 @@ from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
 from scheduler import state as sc
+from scheduler.admit import may_displace, may_try
 from scheduler.policy import RUN_PREFILL
 from scheduler.seats import decoding
 
@@ -52,6 +53,29 @@ def choose(state, io, table, prefill_or_decode):
         core[sc.K_PLAN] = sc.DECODE_STEP
         core[sc.K_GRAPH] = core[sc.K_DECODE_GRAPH]
         core[sc.K_IN_FLIGHT_ROWS] = decodes
+
+
+@uncounted
+def goes_on(state):
+    """Whether the batch decodes on as it is: nobody ended or came, nothing was asked for. Lane 0.
+
+    Then `choose` would plan the same step again, and the launch need not wait for it.
+    """
+    core = state.core
+    news = core[sc.K_ENDED] | core[sc.K_DOOMED] | core[sc.K_STARVED] | core[sc.K_FAULT]
+    news |= core[sc.K_ROWS_STALE] | core[sc.K_PARK]
+    news |= core[sc.K_POLICY_ASKED] ^ state.policy[sc.P_SERIAL]
+    news |= (core[sc.K_IN_FLIGHT] ^ sc.DECODE_STEP) | (core[sc.K_SEATED] ^ core[sc.K_DECODING])
+    if news != 0 or core[sc.K_WINDOW] >= WINDOW:
+        return False
+    return core[sc.K_WAITING] == 0 or not (may_try(state) or may_displace(state))
+
+
+@uncounted
+def plan_again(state):
+    """Plan the step that was: the same rows, the same graph. Lane 0."""
+    state.core[sc.K_PLAN] = sc.DECODE_STEP
+    state.core[sc.K_GRAPH] = state.core[sc.K_DECODE_GRAPH]
 
 
 @uncounted

@@ -1,7 +1,8 @@
-"""After a step: each lane takes its seats' tokens, decides whether they end, prepares the next input.
+"""After a step: each lane takes its seats' tokens and decides whether they end.
 
-Nothing is written to the ring here: the next graph is launched first, and `publish` runs
-beside it. What is to be published waits in the seat's ``OUT`` words.
+In two parts. `collect` is all that the next graph needs, and short: the launch waits for it.
+`note` works out what is to be published and runs beside the graph that was launched, or before
+the batch is changed. Nothing is written to the ring here; it waits in the seat's ``OUT`` words.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NO_TOKEN = -1
 
 @uncounted
 def collect(ring, state, io, lane, lanes):
-    """Take the results of the step that just completed, if there was one."""
+    """Take the results of the step that just completed, if there was one; prepare the next input."""
     kind = state.core[sc.K_IN_FLIGHT]
     rows = state.core[sc.K_IN_FLIGHT_ROWS]
     fault = load_relaxed(io.control, FAULT)
@@ -41,9 +42,7 @@ def collect(ring, state, io, lane, lanes):
         for run in range(lane, rows, lanes):
             seat = io.run_seat[run]
             state.seats[seat * sc.SEAT_WORDS + sc.SE_COMPUTED] += io.run_start[run + 1] - io.run_start[run]
-            if fault != 0:
-                end_seat(state, seat, R_ERROR)
-            elif io.run_samples[run] != 0:
+            if fault != 0 or io.run_samples[run] != 0:
                 _collect_token(state, io, seat, fault)
 
 
@@ -51,36 +50,63 @@ def collect(ring, state, io, lane, lanes):
 def _collect_token(state, io, seat, fault):
     # ordered by the acquire of DONE and the barrier after it; loaded beside the fault word, not after it
     token = load_relaxed(io.out_token, seat)
-    if fault != 0:
-        end_seat(state, seat, R_ERROR)
-        return
     seats, here = state.seats, seat * sc.SEAT_WORDS
-    index = seats[here + sc.SE_GENERATED]
-    seats[here + sc.SE_GENERATED] = index + 1
+    generated = seats[here + sc.SE_GENERATED] + 1
+    reason = R_ERROR
+    if fault == 0:
+        seats[here + sc.SE_GENERATED] = generated
+        seats[here + sc.SE_OUT_TOKEN] = token
+        reason = _reason_to_finish(state, here, token, generated)
+    if reason != R_NONE:
+        seats[here + sc.SE_REASON] = reason
+        fetch_add(state.core, sc.K_ENDED, 1)
+        return
+    io.seat_token[seat] = token
+    io.seat_position[seat] = seats[here + sc.SE_COMPUTED]
+    io.sampling[seat * SAMPLING_WORDS + SUPPRESS_EOS] = 1 if generated < seats[here + sc.SE_MIN_TOKENS] else 0
+    extend(state, io, seat)
+
+
+@uncounted
+def note(state, io, kind, lane, lanes):
+    """Work out what the step of `kind` that was collected has to publish. All lanes."""
+    rows = state.core[sc.K_COLLECTED_ROWS]
+    if kind == sc.DECODE_STEP:
+        for row in range(lane, rows, lanes):
+            _note_token(state, state.rows[row])
+    elif kind == sc.PREFILL_STEP:
+        for run in range(lane, rows, lanes):
+            if state.core[sc.K_FAULT] != 0 or io.run_samples[run] != 0:
+                _note_token(state, io.run_seat[run])
+
+
+@uncounted
+def _note_token(state, seat):
+    seats, here = state.seats, seat * sc.SEAT_WORDS
+    if state.core[sc.K_FAULT] != 0:
+        _note_end(state, here, R_ERROR)
+        return
+    generated = seats[here + sc.SE_GENERATED]
     seats[here + sc.SE_STATE] = DECODE_PROCESSING
-    seats[here + sc.SE_OUT_TOKEN] = token
-    seats[here + sc.SE_OUT_INDEX] = seats[here + sc.SE_OUTPUT_START] + index
+    seats[here + sc.SE_OUT_INDEX] = seats[here + sc.SE_OUTPUT_START] + generated - 1
     seats[here + sc.SE_OUT_SLOT] = seats[here + sc.SE_SLOT]
     seats[here + sc.SE_OUT_FRONT_END] = seats[here + sc.SE_FRONT_END]
     pairs = seats[here + sc.SE_LOGPROBS]
     seats[here + sc.SE_OUT_LOGPROBS] = pairs
     if pairs != 0:
-        seats[here + sc.SE_OUT_RECORD] = record_at(state.core[sc.K_STEP], state.config[sc.G_SEATS], seat)
-        seats[here + sc.SE_OUT_RECORD_TO] = seats[here + sc.SE_LOGPROBS_START] + 2 * pairs * index
-    reason = _reason_to_finish(state, here, token, index + 1)
-    if reason != R_NONE:
-        end_seat(state, seat, reason)
+        step, places = state.core[sc.K_COLLECTED_STEP], state.config[sc.G_SEATS]
+        seats[here + sc.SE_OUT_RECORD] = record_at(step, places, seat)
+        to = seats[here + sc.SE_LOGPROBS_START] + 2 * pairs * (generated - 1)
+        seats[here + sc.SE_OUT_RECORD_TO] = to
+    if seats[here + sc.SE_REASON] != R_NONE:
+        _note_end(state, here, seats[here + sc.SE_REASON])
         return
     seats[here + sc.SE_OUT_W0] = pack_ctl(
-        seats[here + sc.SE_INCARNATION], index + 1, R_NONE, DECODE_PROCESSING
+        seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PROCESSING
     )
-    io.seat_token[seat] = token
-    io.seat_position[seat] = seats[here + sc.SE_COMPUTED]
-    io.sampling[seat * SAMPLING_WORDS + SUPPRESS_EOS] = 1 if index + 1 < seats[here + sc.SE_MIN_TOKENS] else 0
     if state.policy[sc.P_ACCOUNTING] != 0:
         owner = state.slots[seats[here + sc.SE_SLOT] * sc.SLOT_WORDS + sc.SL_TENANT] % sc.TENANTS
         fetch_add(state.policy, sc.P_ACCOUNTS + owner, 1)
-    extend(state, io, seat)
 
 
 @uncounted
@@ -101,8 +127,15 @@ def _reason_to_finish(state, here, token, generated):
 
 @uncounted
 def end_seat(state, seat, reason):
-    """Mark a seat's request as ended, to be published as COMPLETED; any lane, for its own seat."""
-    seats, here = state.seats, seat * sc.SEAT_WORDS
+    """Mark a seat's request as ended, to be published as COMPLETED. Lane 0, once its step is noted."""
+    state.seats[seat * sc.SEAT_WORDS + sc.SE_REASON] = reason
+    _note_end(state, seat * sc.SEAT_WORDS, reason)
+    fetch_add(state.core, sc.K_ENDED, 1)
+
+
+@uncounted
+def _note_end(state, here, reason):
+    seats = state.seats
     if seats[here + sc.SE_OUT_SLOT] == sc.NO_SLOT:
         seats[here + sc.SE_OUT_SLOT] = seats[here + sc.SE_SLOT]
         seats[here + sc.SE_OUT_TOKEN] = NO_TOKEN
@@ -110,5 +143,3 @@ def end_seat(state, seat, reason):
     seats[here + sc.SE_OUT_W0] = pack_ctl(
         seats[here + sc.SE_INCARNATION], seats[here + sc.SE_GENERATED], reason, DECODE_COMPLETED
     )
-    seats[here + sc.SE_REASON] = reason
-    fetch_add(state.core, sc.K_ENDED, 1)

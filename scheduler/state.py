@@ -32,14 +32,15 @@ CONFIG_WORDS = 32
  K_NEXT_TICKET, K_WAITING, K_SEATS_FREE, K_BLOCKS_FREE, K_SEATED, K_DECODING, K_ROWS_STALE, K_TRY_ADMIT,
  K_NOW, K_STOP, K_ERROR, K_ERROR_ARG, K_RECORDS, K_LAUNCHES, K_WINDOWS, K_RETRIES, K_PREFILLS, K_DECODES,
  K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
- K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH) = range(38)  # fmt: skip
+ K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH,
+ K_GOES_ON, K_COLLECTED, K_COLLECTED_ROWS, K_COLLECTED_STEP) = range(42)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
-K_CLAIMED = 5 * LINE  # claims without a ticket yet
-K_DOOMED = 6 * LINE  # requests that a lane saw cancelled, late or orphaned
-K_ENDED = 7 * LINE  # seats whose request ended in this step
-K_STARVED = 8 * LINE  # seats that found no free block for their next token
-K_DYING = 9 * LINE  # front ends declared dead and not drained
-CORE_WORDS = 10 * LINE
+K_CLAIMED = 6 * LINE  # claims without a ticket yet
+K_DOOMED = 7 * LINE  # requests that a lane saw cancelled, late or orphaned
+K_ENDED = 8 * LINE  # seats whose request ended in this step
+K_STARVED = 9 * LINE  # seats that found no free block for their next token
+K_DYING = 10 * LINE  # front ends declared dead and not drained
+CORE_WORDS = 11 * LINE
 
 NOTHING, DECODE_STEP, PREFILL_STEP = 0, 1, 2  # K_IN_FLIGHT, K_PLAN
 

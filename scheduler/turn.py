@@ -2,8 +2,9 @@
 
 In the paper's order: scan the ring beside the running graph; when the graph is done take
 its tokens, free what ended, admit by policy, choose and launch the next graph; then publish
-beside it. Only the loops around `turn` differ (`scheduler.loops`): a CUDA kernel of 256
-lanes, a thread without the GIL, the model checker's greenlets, the simulator.
+beside it. Where nothing changes, as at most steps, the next graph is launched at once. Only
+the loops around `turn` differ (`scheduler.loops`): a CUDA kernel of 256 lanes, a thread
+without the GIL, the model checker's greenlets, the simulator.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
 from scheduler.admit import admit, feed_starved, may_displace, may_try
-from scheduler.choose import choose, launch_planned, stage_prefill
+from scheduler.choose import choose, goes_on, launch_planned, plan_again, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
-from scheduler.collect import collect
+from scheduler.collect import collect, note
 from scheduler.ending import end_doomed_waiting, finish_draining, watch, watch_others
 from scheduler.publish import beat, publish, publish_logs, publish_status, publish_tokens
 from scheduler.seats import reap
@@ -65,6 +66,43 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     collect(ring, state, io, lane, lanes)
     lane_barrier()
     if lane == 0:
+        core[sc.K_COLLECTED] = core[sc.K_IN_FLIGHT]
+        core[sc.K_COLLECTED_STEP] = core[sc.K_STEP]
+        core[sc.K_COLLECTED_ROWS] = core[sc.K_IN_FLIGHT_ROWS]
+        core[sc.K_GOES_ON] = 1 if goes_on(state) else 0
+        if core[sc.K_GOES_ON] != 0:
+            plan_again(state)
+            launch_planned(ring, state, io, table, launcher, now)
+    lane_barrier()
+    note(state, io, core[sc.K_COLLECTED], lane, lanes)
+    lane_barrier()
+    if core[sc.K_GOES_ON] == 0:
+        _change_batch(
+            ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, lane, lanes, now
+        )
+    publish_tokens(ring, state, io, lane, lanes)
+    lane_barrier()
+    if lane == 0:
+        publish_logs(ring, state)
+    lane_barrier()
+    publish(ring, state, lane, lanes)
+    lane_barrier()
+    if lane == 0:
+        if core[sc.K_DYING] != 0:
+            finish_draining(ring, state, now)
+        _check_stop(ring, state, now)
+        publish_status(ring, state)
+    lane_barrier()
+    return core[sc.K_VERDICT]
+
+
+@uncounted
+def _change_batch(
+    ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, lane, lanes, now
+):
+    """The rest of a boundary at which something changes: who leaves, who comes, what runs next."""
+    core = state.core
+    if lane == 0:
         _close_step(ring, state, io, now)
         if core[sc.K_DOOMED] != 0:
             end_doomed_waiting(ring, state, now)
@@ -82,20 +120,6 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         lane_barrier()
     if lane == 0 and core[sc.K_PLAN] != sc.NOTHING:
         launch_planned(ring, state, io, table, launcher, now)
-    publish_tokens(ring, state, io, lane, lanes)
-    lane_barrier()
-    if lane == 0:
-        publish_logs(ring, state)
-    lane_barrier()
-    publish(ring, state, lane, lanes)
-    lane_barrier()
-    if lane == 0:
-        if core[sc.K_DYING] != 0:
-            finish_draining(ring, state, now)
-        _check_stop(ring, state, now)
-        publish_status(ring, state)
-    lane_barrier()
-    return core[sc.K_VERDICT]
 
 
 @njit(_nrt=False)  # not inlined: compiled once for every loop of one lane

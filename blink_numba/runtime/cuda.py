@@ -33,7 +33,7 @@ from scheduler.recovery import abandon
 DEFAULT_SEATS = 64
 DEFAULT_PREFILL_TOKENS = 2048
 KV_SHARE = 0.5  # of the memory that is free once the weights are there
-POLL_SPINS = 16  # looks at the completion flag between two scans: about 10 µs
+POLL_SPINS = 256  # looks at the completion flag between two scans: about 100 µs
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 
 
@@ -161,10 +161,10 @@ class CudaBackend:
         driver.cuGraphDestroy(graph)
 
     def _launch_kernel(self, words: Any, narrow: Any, state: Any, io: Any) -> None:
-        from scheduler.loops.cuda import LANES
+        from scheduler.loops.cuda import THREADS
 
         arguments = (words, narrow, state, io, self._table, self._launcher)
-        self._kernel[1, LANES, self._stream, self._shared](*arguments)
+        self._kernel[1, THREADS, self._stream, self._shared](*arguments)
 
     def _reserve_shared(self, host_state: np.ndarray, *arguments: Any) -> None:
         """Load the scheduler kernel and let it have the shared memory that a state asks for."""
@@ -174,7 +174,7 @@ class CudaBackend:
         load_kernel(self._kernel, *arguments, self._table, self._launcher)
         if self._config.launch == "faf":
             limit = int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-            self._shared = shared_bytes(host_state, limit)
+            self._shared = shared_bytes(host_state, len(shapes(self.spec)), limit)
             allow_shared_memory(self._kernel, self._shared)
 
     # --- the scheduler's life ---

@@ -29,14 +29,15 @@ class Scheduler(Actor):
         state = model.state
         self._kept: list[tuple[Any, int | None]] = [
             (state.core, None), (state.parity, None), (state.claimed, None), (state.slots, used),
-            (state.waiting, len(model.slots_used)), (state.seats, None), (state.free_seats, None),
-            (state.free_blocks, None), (state.graph_turn, None), (state.front_ends, None),
-            (state.policy, sc.P_ACCOUNTS),
+            (state.waiting, len(model.slots_used)), (state.seats, None), (state.rows, None),
+            (state.free_seats, None), (state.free_blocks, None), (state.graph_turn, None),
+            (state.front_ends, None), (state.policy, sc.P_ACCOUNTS),
         ]  # fmt: skip
         # counters that decide nothing: left out, so that states merge
         self._counters = (
             sc.K_LOOPS, sc.K_RECORDS, sc.K_LAUNCHES, sc.K_WINDOWS, sc.K_RETRIES, sc.K_PREFILLS, sc.K_DECODES,
             sc.K_TOKENS, sc.K_FINISHED, sc.K_PREEMPTIONS, sc.K_CLAIMS, sc.K_BOUNDARY, sc.K_VERDICT,
+            sc.K_GOES_ON, sc.K_COLLECTED, sc.K_COLLECTED_ROWS, sc.K_COLLECTED_STEP, sc.K_FAULT,
         )  # fmt: skip
 
     def body(self, lane: int) -> None:

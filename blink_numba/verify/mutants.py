@@ -203,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "crash-lanes two-lanes", "no-data-race"),
     # --- tokens ---
     _mutant("token-misplaced", "A token goes to the extent's next place.", "scheduler.collect",
-            "seats[here + sc.SE_OUTPUT_START] + index\n", "seats[here + sc.SE_OUTPUT_START] + index + 1\n",
+            "seats[here + sc.SE_OUTPUT_START] + generated - 1", "seats[here + sc.SE_OUTPUT_START] + generated",
             "reuse", "own-tokens own-words"),
     _mutant("step-collected-twice", "A step stays in flight after its end.", "scheduler.turn",
             "    core[sc.K_IN_FLIGHT] = sc.NOTHING\n    if kind == sc.PREFILL_STEP:",

@@ -16,7 +16,7 @@ import numpy as np
 
 from graphs._cuda import cuda, types
 from graphs.device_launch import set_conditional, tail_launch_self
-from graphs.grid import table_view
+from graphs.grid import EXECS, table_view, with_handles
 from graphs.step_io import step_view
 from graphs.strategies import L_LOOP, L_SWITCH, L_WINDOW, FireAndForget, TailPair, WhileSwitch
 from ring import layout as at
@@ -29,6 +29,11 @@ from scheduler.policy import Policy
 from scheduler.turn import turn
 
 LANES = 256
+# A block takes its multiprocessor whole: small kernels of a step that came to lie beside the
+# scheduler would share its caches and be the last of their grid to end. One warp more, which
+# leaves at once, at this many registers a lane leaves no room for another block.
+THREADS = LANES + 32
+REGISTERS = 224
 SHARED_RESERVED = 1024  # bytes of shared memory that CUDA keeps for itself in every block
 int64 = types.int64
 NO_BRANCH = 1 << 30  # past the last branch of any switch: none runs
@@ -46,10 +51,16 @@ def _enter_new_window(ring, state, launcher, now):
 
 
 @cuda.jit(device=True, forceinline=True)
-def _fetch(hot, words, lane):
-    """Take the state's hot sections into shared memory, where no acquire makes a lane wait for them anew."""
-    for index in range(lane, sc.hot_words(words), LANES):
+def _fetch(hot, words, table, lane):
+    """Take the state's hot sections, then the graphs' handles, into shared memory.
+
+    What lies elsewhere is fetched anew after each acquire, and from behind a model's weights.
+    """
+    size = sc.hot_words(words)
+    for index in range(lane, size, LANES):
         hot[index] = words[index]
+    for index in range(lane, table.handle.shape[0], LANES):
+        hot[size + index] = table.handle[index]
     lane_barrier()
 
 
@@ -62,12 +73,14 @@ def _put_back(hot, words, lane):
     lane_barrier()
 
 
-def shared_bytes(state_words: np.ndarray, available: int) -> int:
+def shared_bytes(state_words: np.ndarray, graphs: int, available: int) -> int:
     """Shared memory a scheduler of this state needs.
 
     Parameters
     ----------
     state_words : int64[n]
+    graphs : int
+        Of the grid.
     available : int
         Bytes that a block may have.
 
@@ -76,7 +89,7 @@ def shared_bytes(state_words: np.ndarray, available: int) -> int:
     ValueError
         It is more than there is: too many seats.
     """
-    needed = 8 * int(sc.hot_words(state_words))
+    needed = 8 * (int(sc.hot_words(state_words)) + EXECS * graphs)
     if needed > available - SHARED_RESERVED:
         seats = sc.state_view(state_words).config[sc.G_SEATS]
         raise ValueError(
@@ -109,42 +122,39 @@ def _leave_unlaunchable(ring, state, code, now):
     _leave(ring, sc.FAULTED)
 
 
-def make_kernel(policy: Policy, strategy: str, *, max_registers: int | None = None) -> Callable:
+def make_kernel(policy: Policy, strategy: str) -> Callable:
     """The scheduler kernel of a policy and a launch strategy.
 
     Parameters
     ----------
     policy : Policy
     strategy : {"faf", "tail", "while"}
-    max_registers : int, optional
-        Registers a lane at most; the rest spills.
 
     Returns
     -------
     callable
         A CUDA kernel of ``(words, narrow, state, io, table, launcher)``: the ring's words and
-        the same memory as int32, then int64 buffers. Launch with one block of `LANES` lanes and
+        the same memory as int32, then int64 buffers. Launch with one block of `THREADS` and
         `shared_bytes` of dynamic shared memory.
     """
-    return _MAKERS[strategy](policy, max_registers)
+    return _MAKERS[strategy](policy)
 
 
-def _jit(max_registers: int | None):
-    return cuda.jit(max_registers=max_registers) if max_registers else cuda.jit
-
-
-def _make_fire_and_forget(policy: Policy, max_registers: int | None):
+def _make_fire_and_forget(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @_jit(max_registers)
+    @cuda.jit(max_registers=REGISTERS)
     def scheduler_faf(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
+        if lane >= LANES:
+            return
         hot = cuda.shared.array(0, int64)
-        _fetch(hot, state_words, lane)
+        captured = table_view(table_words)
+        _fetch(hot, state_words, captured, lane)
         ring = ring_view(words, narrow)
         state = sc.split_view(hot, state_words)
         io = step_view(io_words)
-        table = table_view(table_words)
+        table = with_handles(captured, hot[sc.hot_words(state_words) :])
         launcher = FireAndForget(launcher_words)
         spins = 0
         while True:
@@ -173,12 +183,14 @@ def _make_fire_and_forget(policy: Policy, max_registers: int | None):
     return scheduler_faf
 
 
-def _make_tail_pair(policy: Policy, max_registers: int | None):
+def _make_tail_pair(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @_jit(max_registers)
+    @cuda.jit(max_registers=REGISTERS)
     def scheduler_tail(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
+        if lane >= LANES:
+            return
         ring = ring_view(words, narrow)
         state = sc.state_view(state_words)
         io = step_view(io_words)
@@ -210,12 +222,14 @@ def _make_tail_pair(policy: Policy, max_registers: int | None):
     return scheduler_tail
 
 
-def _make_while_switch(policy: Policy, max_registers: int | None):
+def _make_while_switch(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @_jit(max_registers)
+    @cuda.jit(max_registers=REGISTERS)
     def scheduler_while(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
+        if lane >= LANES:
+            return
         ring = ring_view(words, narrow)
         state = sc.state_view(state_words)
         io = step_view(io_words)

@@ -159,7 +159,8 @@ def test_combined_policies_act_as_the_one_in_force() -> None:
         assert preset_name(bench.state, int(bench.state.policy[sc.P_ACTIVE])) == chosen.name
         bench.state.slots[7 * sc.SLOT_WORDS + sc.SL_ARRIVED] = 1000
         bench.state.slots[7 * sc.SLOT_WORDS + sc.SL_MAX_TOKENS] = 3
-        assert together.key(bench.state.hot, bench.state.words, 7) == chosen.key(bench.state.hot, bench.state.words, 7)
+        memory = bench.state.hot, bench.state.words
+        assert together.key(*memory, 7) == chosen.key(*memory, 7)
     with pytest.raises(PolicyError, match="one name"):
         combine([FCFS, FCFS])
 

@@ -1,4 +1,4 @@
-"""A kernel that takes one multiprocessor, as the resident scheduler will.
+"""A kernel that takes one multiprocessor whole, as the resident scheduler does.
 
 Products are timed beside it: an algorithm that fills all multiprocessors exactly once is the
 fastest on an idle GPU and runs in two waves beside a scheduler.
@@ -8,30 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
-from blink_numba.engines.cuda._cuda import cuda
+from blink_numba.engines.cuda._cuda import cuda, types
 from graphs._cuda import driver, new_stream
-from graphs.capture import allow_shared_memory, load_kernel
+from graphs.capture import load_kernel
 from ring.atomics import load_relaxed, now_ns, store_relaxed
 
-THREADS = 256  # of the scheduler
-BESIDE_BYTES = 16 << 10  # shared memory left on its multiprocessor: small kernels fit, products do not
+THREADS = 1024
+HELD = 24  # words a thread keeps: at 64 registers for each of 1024 threads no other block finds any
 DEADLINE_NS = 5_000_000_000
-STARTED, END = 0, 8  # words, each on a line of its own
+STARTED, END, KEPT = 0, 8, 16  # words; the first two on a line of their own
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=THREADS)
 def occupy(words, deadline_ns):
-    """Stay until the host sets END, at most `deadline_ns`."""
+    """Stay until the host sets END, at most `deadline_ns`, with all registers in use."""
     began = now_ns()
+    held = cuda.local.array(HELD, types.int64)
+    for k in range(HELD):
+        held[k] = load_relaxed(words, KEPT + k)
     if cuda.threadIdx.x == 0:
         store_relaxed(words, STARTED, 1)
         while load_relaxed(words, END) == 0 and now_ns() - began < deadline_ns:
             cuda.nanosleep(np.uint32(500))
     cuda.syncthreads()
+    for k in range(HELD):
+        store_relaxed(words, KEPT + k, held[k])
 
 
 class Occupant:
@@ -42,18 +46,15 @@ class Occupant:
 
     def __init__(self) -> None:
         self._stream = new_stream()
-        self._words = cuda.mapped_array(16, np.int64)
+        self._words = cuda.mapped_array(KEPT + HELD, np.int64)
         self._words[:] = 0
-        limit = int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        self._shared = limit - BESIDE_BYTES
         load_kernel(occupy, self._words, DEADLINE_NS)
-        allow_shared_memory(occupy, self._shared)
 
     @contextmanager
     def resident(self) -> Iterator[None]:
         """One multiprocessor is taken in here."""
         self._words[:] = 0
-        occupy[1, THREADS, self._stream, self._shared](self._words, DEADLINE_NS)
+        occupy[1, THREADS, self._stream](self._words, DEADLINE_NS)
         while self._words[STARTED] == 0 and driver.cuStreamQuery(int(self._stream))[0] != 0:
             pass  # ends at the latest with the kernel's own deadline
         try:
