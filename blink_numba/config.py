@@ -35,7 +35,10 @@ class ServeConfig(BaseModel):
     dummy: bool = Field(False, description="Random weights in the model's shape.")
     max_model_len: int | None = Field(None, ge=2, description="Most tokens of prompt and answer together.")
     max_num_seqs: int | None = Field(None, ge=1, le=4096, description="Most requests in the batch.")
-    gpu_memory_utilization: float = Field(0.9, gt=0.0, le=1.0, description="Part of the GPU's memory to use.")
+    gpu_memory_utilization: float | None = Field(
+        None, gt=0.0, le=1.0,
+        description="Part of the GPU's memory for weights, activations and KV cache; 0.9 by default.",
+    )  # fmt: skip
     kv_tokens: int | None = Field(
         None, ge=1, description="Tokens the KV cache holds, instead of a part of memory."
     )
@@ -100,6 +103,7 @@ class ServeConfig(BaseModel):
             max_seats=self.max_num_seqs, max_model_len=self.max_model_len, kv_tokens=self.kv_tokens,
             block_size=self.block_size, threads=self.threads, policy=self.scheduling_policy,
             launch=self.launch, dummy=self.dummy, batch_invariant=self.batch_invariant,
+            gpu_memory_utilization=self.gpu_memory_utilization,
         )  # fmt: skip
 
     def front_end(self) -> FrontEndSettings:

@@ -31,6 +31,9 @@ class EngineConfig:
         Most tokens of a request; None for what model and cache allow.
     kv_tokens : int, optional
         Tokens the KV cache holds; None for the backend's default.
+    gpu_memory_utilization : float, optional
+        Part of the GPU's total memory that weights, activations and KV cache may take together,
+        where `kv_tokens` is not given; None for 0.9. Of no use on the CPU, which says so.
     threads : int, optional
         Engine threads of the CPU backend; None for one a core, less what the scheduler needs.
     policy : str
@@ -54,6 +57,7 @@ class EngineConfig:
     max_seats: int | None = None
     max_model_len: int | None = None
     kv_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
     prefill_tokens: int | None = None
     block_size: int = 16
     threads: int | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from blink_numba.engines.cuda import CudaEngine
 from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model
 from blink_numba.runtime.config import EngineConfig
+from blink_numba.runtime.gpu_memory import DEFAULT_UTILIZATION, Workload, kv_tokens
 from graphs._cuda import CudaError, check, cuda, driver, new_stream
 from graphs.capture import GraphSet, allow_shared_memory, capture, instantiate, load_kernel
 from graphs.conditional import instantiate_while
@@ -32,7 +33,6 @@ from scheduler.recovery import abandon
 
 DEFAULT_SEATS = 64
 DEFAULT_PREFILL_TOKENS = 2048
-KV_SHARE = 0.5  # of the memory that is free once the weights are there
 POLL_SPINS = 256  # looks at the completion flag between two scans: about 100 µs
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 
@@ -309,21 +309,31 @@ def settled() -> Iterator[None]:
 
 
 def engine_limits(model: Model, config: EngineConfig) -> EngineLimits:
-    """What a configuration asks of an engine on the GPU."""
-    return EngineLimits(
+    """What a configuration asks of an engine on the GPU.
+
+    Raises
+    ------
+    ValueError
+        The part of the GPU's memory that the engine may use leaves none for a KV cache.
+    """
+    limits = EngineLimits(
         seats=config.max_seats or DEFAULT_SEATS,
         max_model_len=config.max_model_len,
-        kv_tokens=config.kv_tokens or default_kv_tokens(model),
         prefill_tokens=config.prefill_tokens or DEFAULT_PREFILL_TOKENS,
         block_size=config.block_size,
     )
+    tokens = config.kv_tokens
+    if tokens is None:
+        tokens = default_kv_tokens(model, limits, config.gpu_memory_utilization or DEFAULT_UTILIZATION)
+    return replace(limits, kv_tokens=tokens)
 
 
-def default_kv_tokens(model: Model) -> int:
-    """Tokens of a cache that takes `KV_SHARE` of the GPU's free memory, at most 1,000,000."""
-    config = model.config
-    token = 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    weights = 2 * sum(math.prod(shape) for shape in config.expected_tensors().values())
+def default_kv_tokens(model: Model, limits: EngineLimits, utilization: float) -> int:
+    """Tokens of a KV cache that takes what weights and activations leave; see `gpu_memory.kv_tokens`."""
+    workload = Workload(
+        limits.seats, limits.prefill_tokens, limits.prefill_sequences, limits.block_size,
+        limits.max_model_len or model.config.max_position,
+    )  # fmt: skip
     cuda.current_context()
-    free, _ = check(driver.cuMemGetInfo(), "reading the free memory")
-    return int(min(1_000_000, max(4096, (free - weights) * KV_SHARE // token)))
+    free, total = check(driver.cuMemGetInfo(), "reading the free memory")
+    return kv_tokens(model.config, workload, total=total, free=free, utilization=utilization)

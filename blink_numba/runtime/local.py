@@ -68,6 +68,8 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         kind = "cuda" if cuda_usable() is None else "cpu"
     elif kind == "cuda" and (reason := cuda_usable()) is not None:
         raise EngineStartError(f"the cuda backend cannot run here: {reason}")
+    if kind == "cpu" and config.gpu_memory_utilization is not None:
+        _refuse_gpu_memory(config, progress)
     try:
         progress(f"loading {config.model}")
         model = load_model(config.model, dummy=config.dummy)
@@ -87,6 +89,18 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         return CpuBackend(model, config, policy, progress)
     except (ModelError, ValueError, MemoryError) as error:
         raise EngineStartError(str(error)) from error
+
+
+def _refuse_gpu_memory(config: EngineConfig, progress: Callable[[str], None]) -> None:
+    """Say that a part of the GPU's memory was named for an engine on the CPU."""
+    useless = (
+        f"gpu_memory_utilization={config.gpu_memory_utilization:g} is of no use to the cpu backend: "
+        "kv_tokens sizes its cache"
+    )
+    if config.backend == "cpu":
+        raise EngineStartError(useless)
+    progress(f"warning: {useless}")
+    logger.warning("%s", useless)
 
 
 class LocalEngine:
