@@ -158,5 +158,5 @@ def test_top_shows_what_the_ring_holds(engine) -> None:
     text = console.export_text()
     assert "scheduler running" in text
     assert f"{engine.spec.blocks:,} / {engine.spec.blocks:,}" in text
-    assert "policy fcfs" in text
+    assert f"policy {current(engine.ring.view)}" in text
     assert (slot_states(engine.ring.view) == State.EMPTY).all()
