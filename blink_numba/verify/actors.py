@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blink_numba.verify.answers import next_token
+from blink_numba.verify.answers import next_token, record_of
 from blink_numba.verify.memory import Violation, Words
 from blink_numba.verify.places import OFF, Actor, Place
 
@@ -144,7 +144,7 @@ class Engine(Actor):
         for row in range(batch):
             seat = io.decode_rows[row]
             if seat >= 0:
-                io.out_token[seat] = self._forward(seat, io.seat_position[seat], io.seat_token[seat])
+                self._answer(seat, self._forward(seat, io.seat_position[seat], io.seat_token[seat]))
 
     def _prefill(self, size: int) -> None:
         io = self.model.io
@@ -156,7 +156,16 @@ class Engine(Actor):
         for run in range(io.run_seat.shape[0]):
             seat = io.run_seat[run]
             if seat >= 0 and io.run_samples[run]:
-                io.out_token[seat] = last[seat]
+                self._answer(seat, last[seat])
+
+    def _answer(self, seat: int, token: int) -> None:
+        model = self.model
+        io, step_io = model.io, model.copy.module("graphs.step_io")
+        io.out_token[seat] = token
+        if model.logprobs and io.sampling[seat * step_io.SAMPLING_WORDS + step_io.LOGPROBS]:
+            record = step_io.record_at(io.control[step_io.TICKET], model.setup.seats, seat)
+            for word, pair in enumerate(record_of(token)):
+                io.out_logprobs[record + word] = pair
 
     def _forward(self, seat: int, position: int, token: int) -> int:
         self._cache[self._at(seat, position)] = token

@@ -19,6 +19,11 @@ def next_token(history: list[int]) -> int:
     return 2 + total % (VOCAB - 2)
 
 
+def record_of(token: int) -> list[int]:
+    """The packed pairs of a token: they tell which."""
+    return [token << 32 | 1, (token + 1) << 32 | token]
+
+
 def prompt_of(slot: int, incarnation: int, length: int) -> list[int]:
     """The prompt that a slot's incarnation has: different for each."""
     first = 2 + (slot * 131 + (incarnation & 0x3FF) * 17) % (VOCAB - 2)

@@ -13,6 +13,8 @@ from blink_numba.verify.setup import RUN, Setup
 from ring.python_copy import PythonCopy
 
 EXTENT = 8  # tokens of a slot's prompt extent, and of its answer's
+PAIRS = 2  # of a token's log-probabilities
+RECORDS = EXTENT * 2 * PAIRS  # int32 of an answer's
 
 
 class Buffers(CheckedWorld):
@@ -34,6 +36,8 @@ class Buffers(CheckedWorld):
         self._step_io: Any = copy.module("graphs.step_io")
         clients = setup.clients
         self.asks = [ask for client in clients for ask in (*client.asks, *client.afterwards)]
+        self.logprobs = any(ask.logprobs for ask in self.asks)
+        self._span = 2 * EXTENT + (RECORDS if self.logprobs else 0)  # of a slot's extents
         self.geometry = self.at.RingGeometry(
             slots=32 * len(clients), front_ends=len(clients), arena_tokens=self._share() * len(clients),
             log_entries=setup.log_entries, flight_entries=2,
@@ -53,7 +57,7 @@ class Buffers(CheckedWorld):
 
     def extent_of(self, slot: int) -> int:
         """First arena token of a slot's extents."""
-        return (slot // 32) * self._share() + (slot % 32) * 2 * EXTENT
+        return (slot // 32) * self._share() + (slot % 32) * self._span
 
     @property
     def _one_lane(self) -> int:
@@ -63,7 +67,7 @@ class Buffers(CheckedWorld):
     # --- sizes -----------------------------------------------------------------------------------
 
     def _share(self) -> int:
-        return max(client.slots for client in self.setup.clients) * 2 * EXTENT
+        return max(client.slots for client in self.setup.clients) * self._span
 
     def _spec(self) -> Any:
         setup = self.setup
@@ -127,6 +131,10 @@ class Buffers(CheckedWorld):
             self.word(ring.tokens, start + token, RAW, 0, prompt)
             answer = self.payload(f"token {token} of slot {slot}")
             self.word(ring.tokens, start + EXTENT + token, RAW, 0, answer)
+        for token in range((self._span - 2 * EXTENT) // (2 * PAIRS)):
+            record = self.payload(f"log-probabilities of token {token} of slot {slot}")
+            for word in range(2 * PAIRS):
+                self.word(ring.tokens, start + 2 * EXTENT + 2 * PAIRS * token + word, RAW, 0, record)
 
     def _make_step_buffer(self) -> None:
         step_io = self._step_io
@@ -135,6 +143,9 @@ class Buffers(CheckedWorld):
         for section in step_io.sections_of(self.spec):
             array = Shared(self, section.name, section.words, -1)
             arrays.append(array)
+            if section.name == "out_logprobs":
+                self._make_records(array)
+                continue
             for index in range(section.words):
                 payload = inputs
                 if section.name == "out_token":
@@ -148,6 +159,13 @@ class Buffers(CheckedWorld):
         self.word(self.io.control, step_io.TICKET, DATA, 0, inputs)
         self.word(self.io.control, step_io.DONE, SYNC)
         self.word(self.io.control, step_io.FAULT, DATA, 0, self.payload("fault word"))
+
+    def _make_records(self, array: Shared) -> None:
+        if self.logprobs:
+            for record in range(2 * self.setup.seats):
+                payload = self.payload(f"log-probabilities {record} of a step")
+                for word in range(PAIRS):
+                    self.word(array, record * PAIRS + word, DATA, 0, payload)
 
     def _make_launcher(self) -> None:
         launcher, grid = self.copy.module("graphs.launcher"), self.copy.module("graphs.grid")
@@ -209,7 +227,7 @@ class Buffers(CheckedWorld):
             start = self.extent_of(slot)
             request = payloads(ring.descriptor, slot * at.DESCRIPTOR_WORDS, at.DESCRIPTOR_WORDS)
             request += payloads(ring.tokens, start, EXTENT)
-            answers[slot] = payloads(ring.tokens, start + EXTENT, EXTENT)
+            answers[slot] = payloads(ring.tokens, start + EXTENT, self._span - EXTENT)
             know.carried[ring.ctl.where[2 * slot]] = know.written(answers[slot]) | know.read_by(
                 lanes, request
             )
@@ -222,10 +240,11 @@ class Buffers(CheckedWorld):
         launcher = self.copy.module("graphs.launcher")
         outputs = [
             *payloads(self.io.out_token, 0, self.setup.seats),
+            *payloads(self.io.out_logprobs, 0, self.io.out_logprobs.shape[0]),
             self.io.control.group[self._step_io.FAULT],
         ]
         inputs = [self.io.control.group[self._step_io.TICKET], self.launcher.mailbox.group[0]]
-        for array in self.io[1:-1]:
+        for array in self.io[1:-2]:
             inputs += payloads(array, 0, array.shape[0])
         inputs = sorted(set(inputs))
         know.carried[self.launcher.core.where[launcher.L_SENT]] = know.written(inputs) | know.read_by(

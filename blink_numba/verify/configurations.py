@@ -81,6 +81,15 @@ CONFIGURATIONS: dict[str, Setup] = {
             (Client((Ask(1, 3, stops_at=2), Ask(1, 1))),),
         ),
         Setup(
+            "logprobs", "A request that wants log-probabilities, then one that does not, in one slot.",
+            (Client((Ask(1, 3, logprobs=True), Ask(1, 1))),),
+        ),
+        Setup(
+            "logprobs-preempt", "Log-probabilities beside a request without, through preemption.",
+            (Client((Ask(1, 3, logprobs=True), Ask(1, 2)), slots=2, burst=True),), seats=2, blocks=4,
+            block_size=1,
+        ),
+        Setup(
             "deadline", "A deadline that passes at any moment, of a request in service or waiting.",
             (Client((Ask(1, 2, deadline=True), Ask(1, 1, deadline=True)), slots=2),),
         ),
@@ -123,6 +132,7 @@ CONFIGURATIONS: dict[str, Setup] = {
 IN_CI = (
     "two-requests", "cancel", "crash", "two-front-ends", "two-lanes-one-slot", "two-front-ends-twice",
     "reuse", "two-seats", "stop-token", "rejected", "wrap", "records", "drain", "stop",
+    "logprobs",
 )  # fmt: skip
 
 # too large to exhaust: random walks only

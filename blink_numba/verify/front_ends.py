@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blink_numba.verify.actors import DEADLINE
-from blink_numba.verify.answers import answer_of, prompt_of
+from blink_numba.verify.answers import answer_of, prompt_of, record_of
+from blink_numba.verify.buffers import EXTENT, PAIRS
 from blink_numba.verify.memory import Narrow, Table, Violation, Window, Words
 from blink_numba.verify.places import OFF, Actor
-from blink_numba.verify.setup import RUN
+from blink_numba.verify.setup import RUN, Ask
 
 if TYPE_CHECKING:
     from blink_numba.verify.model import Model
@@ -155,6 +156,8 @@ class FrontEnd(Actor):
             at.Q_TOP_P_MICRO: at.MICRO,
             at.Q_PRIORITY: ask.priority,
             at.Q_TENANT: self.first_ask + number + 1,
+            at.Q_LOGPROBS: PAIRS if ask.logprobs else 0,
+            at.Q_LOGPROBS_START: start + 2 * EXTENT if ask.logprobs else 0,
             at.Q_STOP_COUNT: 1 if ask.stops_at else 0,
             at.Q_STOP_0: answer[ask.stops_at - 1] if ask.stops_at else 0,
         }
@@ -166,20 +169,23 @@ class FrontEnd(Actor):
             (slot, model.starts[at.ARENA] + start // 2, self.s_prompts + 8 * slot, (ask.prompt + 1) // 2)
         ):
             self.burst[row, column] = value
-        self._track(slot, incarnation, start + 8, ask.tokens)
+        self._track(slot, incarnation, start + 8, ask)
 
     @property
     def _doorbell(self) -> Window:
         """The doorbell words, as the real submitter keeps them."""
         return Window(self.staging, self.s_doorbell)
 
-    def _track(self, slot: int, incarnation: int, output_start: int, max_tokens: int) -> None:
+    def _track(self, slot: int, incarnation: int, output_start: int, ask: Ask) -> None:
         reader, record = self.reader, self.slots[slot]
         record[:] = [0] * len(record)
         record[reader.T_LIVE] = 1
         record[reader.T_INCARNATION] = incarnation
         record[reader.T_OUTPUT] = output_start
-        record[reader.T_MAX_TOKENS] = max_tokens
+        record[reader.T_MAX_TOKENS] = ask.tokens
+        if ask.logprobs:
+            record[reader.T_PAIRS], record[reader.T_BY_EXTENT] = PAIRS, 1
+            record[reader.T_RECORDS] = output_start + EXTENT
         self.active[self.marks[reader.M_ACTIVE]] = slot
         self.marks[reader.M_ACTIVE] += 1
 
@@ -245,6 +251,7 @@ class FrontEnd(Actor):
         for k in range(len(tokens)):
             # the extents are the truth: a client may read them as soon as it is told of the token
             model.read(model.ring.tokens, self.slots[slot][reader.T_OUTPUT] + start + k)
+        self._check_records(event, tokens, start)
         incarnation = self.book[slot]
 
         def deliver() -> None:
@@ -258,6 +265,19 @@ class FrontEnd(Actor):
                     row[self.A_ENDED] = 1
             self._command(slot, self.words.RELEASE)
             self.free[slot] = 1
+
+    def _check_records(self, event: Words, tokens: list[int], start: int) -> None:
+        """The pairs that came with tokens are theirs, and nobody writes them any more."""
+        reader, model = self.reader, self.model
+        pairs, first = event[reader.E_PAIRS], event[reader.E_RECORDS]
+        if not pairs:
+            return
+        records = self.slots[event[reader.E_SLOT]][reader.T_RECORDS]
+        for k, token in enumerate(tokens):
+            model.read(model.ring.tokens, records + 2 * pairs * (start + k))
+            found = list(self.fresh_records[first + pairs * k : first + pairs * (k + 1)])
+            if found != record_of(token):
+                raise Violation("own-tokens", f"token {token} came with log-probabilities {found}")
 
     # --- its place -----------------------------------------------------------------------------------
 

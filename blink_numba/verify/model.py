@@ -20,14 +20,21 @@ VIEWS = ("ring_view", "state_view", "borrowed_view", "step_view", "table_view", 
 _copies = itertools.count()
 
 
-# shorter descriptors: fewer words to carry through every state
-SMALLER = [("MAX_STOP_IDS = 16", "MAX_STOP_IDS = 2"), ("DESCRIPTOR_WORDS = 32", "DESCRIPTOR_WORDS = 18")]
+# shorter descriptors and records: fewer words to carry through every state
+SMALLER = {
+    "ring.layout": [
+        ("MAX_STOP_IDS = 16", "MAX_STOP_IDS = 2"), ("MAX_LOGPROBS = 20", "MAX_LOGPROBS = 1"),
+        ("DESCRIPTOR_WORDS = 32", "DESCRIPTOR_WORDS = 18"),
+    ],
+    "graphs.step_io": [("RECORD_WORDS = 24", "RECORD_WORDS = 2")],
+}  # fmt: skip
 
 
 def fresh_copy(edits: Mapping[str, list[tuple[str, str]]] | None = None) -> PythonCopy:
     """A pure-Python copy of the protocol, edited or not."""
     edits = dict(edits or {})
-    edits["ring.layout"] = [*SMALLER, *edits.get("ring.layout", ())]
+    for module, smaller in SMALLER.items():
+        edits[module] = [*smaller, *edits.get(module, ())]
     return PythonCopy(f"blink_numba_python_{next(_copies)}", edits)
 
 

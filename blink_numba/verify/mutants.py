@@ -201,6 +201,14 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("deaths-judged-early", "Lanes judge requests while another notes deaths and the stop word.",
             "scheduler.ending", "    lane_barrier()  # all lanes judge", "    # all lanes judge",
             "crash-lanes two-lanes", "no-data-race"),
+    # --- log-probabilities ---
+    _mutant("records-overwritten", "Two steps in a row write their records to one place.", "graphs.step_io",
+            "((ticket & 1) * seats + seat)", "(seat + ticket * 0)", "logprobs logprobs-preempt", "no-data-race"),
+    _mutant("records-of-the-next-step", "A token's record is looked for where the next step's goes.",
+            "scheduler.collect", "state.core[sc.K_COLLECTED_STEP]", "state.core[sc.K_STEP]", "logprobs logprobs-preempt",
+            "no-data-race own-tokens"),
+    _mutant("record-misplaced", "A token's record goes to the next token's place.", "scheduler.collect",
+            "2 * pairs * (generated - 1)", "2 * pairs * generated", "logprobs logprobs-preempt", "own-tokens own-words no-data-race"),
     # --- tokens ---
     _mutant("token-misplaced", "A token goes to the extent's next place.", "scheduler.collect",
             "seats[here + sc.SE_OUTPUT_START] + generated - 1", "seats[here + sc.SE_OUTPUT_START] + generated",

@@ -27,6 +27,8 @@ class Ask:
         Whether its descriptor makes no sense.
     priority : int
         For the policy.
+    logprobs : bool
+        Whether it wants the log-probabilities of its tokens, with one alternative.
     """
 
     prompt: int = 1
@@ -36,6 +38,7 @@ class Ask:
     deadline: bool = False
     bad: bool = False
     priority: int = 0
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
