@@ -8,9 +8,19 @@ import pytest
 from hypothesis import settings
 
 from ring.memory import SHM
+from tests import workers
 
 settings.register_profile("default", deadline=None, print_blob=True)  # first examples compile
 settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: workers.place(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which may be absent
+def pytest_xdist_make_scheduler(config, log):
+    return workers.scheduler(config, log)
 
 
 def rings_of_this_process() -> set[str]:

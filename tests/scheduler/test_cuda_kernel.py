@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target")
@@ -16,16 +18,20 @@ WORDS = t.int64[::1]
 SIGNATURE = (WORDS, t.int32[::1], WORDS, WORDS, WORDS, WORDS)
 
 
+@cache
+def ptx_of(strategy: str) -> str:
+    return compile_kernel(make_kernel(find("fcfs"), strategy), SIGNATURE)
+
+
 @pytest.mark.parametrize("strategy", ["faf", "tail", "while"])
 def test_kernel_compiles_without_spills(strategy: str) -> None:
-    ptx = compile_kernel(make_kernel(find("fcfs"), strategy), SIGNATURE)
-    used = resources(ptx)
+    used = resources(ptx_of(strategy))
     assert used["spills"] <= 64, "a handful at most: each is a trip to memory in the serial part"
     assert used["registers"] * 256 <= 65_536, "one block of 256 lanes must fit an SM"
 
 
 def test_polling_loads_are_in_their_loop_and_not_hoisted() -> None:
-    ptx = compile_kernel(make_kernel(find("fcfs"), "faf"), SIGNATURE)
+    ptx = ptx_of("faf")
     # the completion flag at each look, the doorbells at each scan
     assert loops_with(ptx, "ld.acquire.sys.global.b64") >= 1
     assert loops_with(ptx, "ld.relaxed.sys.b64") >= 1
