@@ -76,7 +76,7 @@ class EngineConfig:
         arena = self.arena_tokens
         if arena is None:
             longest = (4 + 2 * MAX_LOGPROBS) * max_model_len
-            arena = max(self.slots * 256, self.front_ends * longest, 1 << 20)
+            arena = max(self.slots * 256, self.front_ends * longest, RingGeometry.arena_tokens)
         return RingGeometry(slots=self.slots, front_ends=self.front_ends, arena_tokens=arena)
 
     def to_json(self) -> str:
