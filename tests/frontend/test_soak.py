@@ -33,6 +33,18 @@ def measure(pid: int) -> tuple[int, int, int]:
     return process.num_threads(), process.num_fds(), process.memory_info().rss
 
 
+def show(before: dict, after: dict, done: list[int], seconds: float) -> None:
+    """Print what was measured (seen with ``pytest -s``)."""
+    print(
+        f"\n{seconds:.0f} s of load: {done.count(200)} whole answers, {done.count(503)} refused as too many"
+    )
+    print(f"{'':10} {'threads':>14} {'descriptors':>14} {'MiB':>16}")
+    for name, (threads, descriptors, memory) in after.items():
+        first = before[name]
+        print(f"{name:10} {f'{first[0]} → {threads}':>14} {f'{first[1]} → {descriptors}':>14} "
+              f"{f'{first[2] / 2**20:.1f} → {memory / 2**20:.1f}':>16}")  # fmt: skip
+
+
 async def die_in_the_middle(port: int, body: bytes, after_s: float) -> None:
     """Send a request and vanish without a farewell."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -51,6 +63,7 @@ async def one_client(url: str, port: int, rng: random.Random, until: float, done
                 "model": "tiny", "prompt": "x" * rng.randint(1, 60), "max_tokens": rng.randint(1, 120),
                 "n": rng.choice([1, 1, 2]), "stream": rng.random() < 0.7, "temperature": rng.choice([0, 1.0]),
                 "stop": rng.choice([None, ["q"]]), "ignore_eos": True,
+                "logprobs": rng.choice([None, None, None, 0, 20]),
             }  # fmt: skip
             dice = rng.random()
             if dice < 0.15:
@@ -93,8 +106,9 @@ def test_soak():
         assert wait_until(lambda: nothing_left(ring, blocks))
         assert done.count(200) > CLIENTS
         assert wait_until(lambda: measure(pids["front end"])[1] <= before["front end"][1])
-        for name, pid in pids.items():
-            threads, descriptors, memory = measure(pid)
+        after = {name: measure(pid) for name, pid in pids.items()}
+        show(before, after, done, SECONDS * 2 / 3)
+        for name, (threads, descriptors, memory) in after.items():
             assert threads <= before[name][0], name
             assert descriptors <= before[name][1], name
             assert memory <= before[name][2] * 1.05 + MEMORY_SLACK, name
