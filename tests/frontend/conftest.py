@@ -12,7 +12,10 @@ EOS = (257, 258)  # of the `tiny` vocabulary
 @pytest.fixture(scope="session")
 def instant():
     """An engine that echoes each prompt, a token a step."""
-    with InstantEngine(ring_name(), slots=256, max_model_len=2048, vocab_size=259, eos_ids=EOS) as engine:
+    # a step of no time at all would keep a core busy until the session's end
+    with InstantEngine(
+        ring_name(), slots=256, max_model_len=2048, vocab_size=259, eos_ids=EOS, step_ns=1
+    ) as engine:
         yield engine
 
 

@@ -112,18 +112,18 @@ async def answers_alone(url: str, model: str, pool: list[Asked]) -> dict[Asked, 
 
 
 @pytest.mark.parametrize(
-    ("model", "clients", "longest", "options"),
+    ("model", "clients", "prompts", "longest", "options"),
     [
-        ("tiny", 64, 60, {"max_num_seqs": 16, "slots": 128, "kv_tokens": 2048, "max_model_len": 512}),
-        ("smollm2", 16, 24, {"max_num_seqs": 8, "slots": 64, "kv_tokens": 2048, "max_model_len": 512}),
+        ("tiny", 64, 24, 60, {"max_num_seqs": 16, "slots": 128, "kv_tokens": 2048, "max_model_len": 512}),
+        ("smollm2", 16, 12, 24, {"max_num_seqs": 8, "slots": 64, "kv_tokens": 2048, "max_model_len": 512}),
     ],
 )
-def test_a_crowd_gets_the_answers_of_one(model, clients, longest, options):
+def test_a_crowd_gets_the_answers_of_one(model, clients, prompts, longest, options):
     rng = random.Random(7)
     words = ["the", "ring", "of", "slots", "is", "polled", "by", "one", "block", "and", "no", "host"]
     pool = [
         Asked(" ".join(rng.choices(words, k=rng.randint(1, 20))), rng.randint(1, longest))
-        for _ in range(2 * min(clients, 12))
+        for _ in range(prompts)
     ]
     config = ServeConfig(model=model, backend="cpu", port=0, ring=ring_name(), log_level="warning",
                          access_log=False, queue_timeout=120, **options)  # fmt: skip
