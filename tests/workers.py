@@ -11,8 +11,8 @@ from typing import Any
 
 # each compiles for half a minute where the cache is empty, and needs nothing of the other
 COMPILES = ("tests/engines/test_cpu_architectures.py", "tests/scheduler/test_loops.py")
-# needs the forward pass but no scheduler: gives the second one time
-FOLLOWS = ("tests/engines/test_cpu_reference.py",)
+# what comes next while the other of the two may still be compiling: nothing of both, the forward pass alone
+FOLLOWS = ("tests/scheduler/test_cuda_kernel.py", "tests/engines/test_cpu_reference.py")
 # take all cores for themselves
 SERVERS = (
     "tests/frontend/test_load.py",
