@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphs.grid import EXECS, decode_graph, prefill_graph
 from graphs.launcher import LAUNCHED, WINDOW, launch
 from graphs.step_io import TICKET
-from ring.atomics import compare_and_swap, fence, fetch_add, pause, store_relaxed
+from ring.atomics import compare_and_swap, fence, fetch_add, now_ns, pause, store_relaxed
 from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
@@ -56,19 +56,29 @@ def choose(state, io, table, prefill_or_decode):
 
 
 @uncounted
+def foresee(state):
+    """Note in K_QUIET whether the batch would decode on as it is. Lane 0, while the step still runs.
+
+    What is left to ask at its end is in `goes_on`: the code for it is short.
+    """
+    core = state.core
+    news = core[sc.K_DOOMED] | core[sc.K_ROWS_STALE] | core[sc.K_PARK]
+    news |= core[sc.K_POLICY_ASKED] ^ state.policy[sc.P_SERIAL]
+    news |= (core[sc.K_IN_FLIGHT] ^ sc.DECODE_STEP) | (core[sc.K_SEATED] ^ core[sc.K_DECODING])
+    quiet = news == 0 and core[sc.K_WINDOW] < WINDOW
+    if quiet and core[sc.K_WAITING] != 0:
+        quiet = not (may_try(state) or may_displace(state))
+    core[sc.K_QUIET] = 1 if quiet else 0
+
+
+@uncounted
 def goes_on(state):
     """Whether the batch decodes on as it is: nobody ended or came, nothing was asked for. Lane 0.
 
     Then `choose` would plan the same step again, and the launch need not wait for it.
     """
     core = state.core
-    news = core[sc.K_ENDED] | core[sc.K_DOOMED] | core[sc.K_STARVED] | core[sc.K_FAULT]
-    news |= core[sc.K_ROWS_STALE] | core[sc.K_PARK]
-    news |= core[sc.K_POLICY_ASKED] ^ state.policy[sc.P_SERIAL]
-    news |= (core[sc.K_IN_FLIGHT] ^ sc.DECODE_STEP) | (core[sc.K_SEATED] ^ core[sc.K_DECODING])
-    if news != 0 or core[sc.K_WINDOW] >= WINDOW:
-        return False
-    return core[sc.K_WAITING] == 0 or not (may_try(state) or may_displace(state))
+    return core[sc.K_QUIET] != 0 and (core[sc.K_ENDED] | core[sc.K_STARVED] | core[sc.K_FAULT]) == 0
 
 
 @uncounted
@@ -211,9 +221,11 @@ def launch_planned(ring, state, io, table, launcher, now):
         record(ring.flight, core[sc.K_RECORDS], now, E_FAULT, sc.ERROR_LAUNCH, code, 0, 0)
         core[sc.K_RECORDS] += 1
         return
+    # where a turn polls for long, its own time is past by now
+    launched = now if state.config[sc.G_POLL_SPINS] == 0 else now_ns()
     core[sc.K_STEP] = step
     core[sc.K_IN_FLIGHT] = kind
-    core[sc.K_LAUNCHED_AT] = now
+    core[sc.K_LAUNCHED_AT] = launched
     core[sc.K_WINDOW] += 1
     core[sc.K_LAUNCHES] += 1
     core[sc.K_VERDICT] = sc.STEPPED
@@ -221,9 +233,16 @@ def launch_planned(ring, state, io, table, launcher, now):
         core[sc.K_PREFILLS] += 1
         tokens = io.run_start[core[sc.K_IN_FLIGHT_ROWS]]
         record(
-            ring.flight, core[sc.K_RECORDS], now, E_PREFILL, step, tokens, core[sc.K_IN_FLIGHT_ROWS], graph
+            ring.flight,
+            core[sc.K_RECORDS],
+            launched,
+            E_PREFILL,
+            step,
+            tokens,
+            core[sc.K_IN_FLIGHT_ROWS],
+            graph,
         )
     else:
         core[sc.K_DECODES] += 1
-        record(ring.flight, core[sc.K_RECORDS], now, E_DECODE, step, core[sc.K_IN_FLIGHT_ROWS], 0, graph)
+        record(ring.flight, core[sc.K_RECORDS], launched, E_DECODE, step, core[sc.K_IN_FLIGHT_ROWS], 0, graph)
     core[sc.K_RECORDS] += 1

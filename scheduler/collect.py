@@ -31,8 +31,6 @@ def collect(ring, state, io, lane, lanes):
     kind = state.core[sc.K_IN_FLIGHT]
     rows = state.core[sc.K_IN_FLIGHT_ROWS]
     fault = load_relaxed(io.control, FAULT)
-    if lane == 0:
-        state.core[sc.K_FAULT] = fault
     if kind == sc.DECODE_STEP:
         for row in range(lane, rows, lanes):
             seat = state.rows[row]
@@ -44,6 +42,8 @@ def collect(ring, state, io, lane, lanes):
             state.seats[seat * sc.SEAT_WORDS + sc.SE_COMPUTED] += io.run_start[run + 1] - io.run_start[run]
             if fault != 0 or io.run_samples[run] != 0:
                 _collect_token(state, io, seat, fault)
+    if lane == 0:  # last: storing it earlier would wait for it
+        state.core[sc.K_FAULT] = fault
 
 
 @uncounted

@@ -33,8 +33,10 @@ CONFIG_WORDS = 32
  K_NOW, K_STOP, K_ERROR, K_ERROR_ARG, K_RECORDS, K_LAUNCHES, K_WINDOWS, K_RETRIES, K_PREFILLS, K_DECODES,
  K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
  K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH,
- K_GOES_ON, K_COLLECTED, K_COLLECTED_ROWS, K_COLLECTED_STEP) = range(42)  # fmt: skip
+ K_GOES_ON, K_COLLECTED, K_COLLECTED_ROWS, K_COLLECTED_STEP,
+ K_QUIET) = range(43)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
+assert K_QUIET < 6 * LINE
 K_CLAIMED = 6 * LINE  # claims without a ticket yet
 K_DOOMED = 7 * LINE  # requests that a lane saw cancelled, late or orphaned
 K_ENDED = 8 * LINE  # seats whose request ended in this step

@@ -16,7 +16,7 @@ from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
 from scheduler.admit import admit, feed_starved, may_displace, may_try
-from scheduler.choose import choose, goes_on, launch_planned, plan_again, stage_prefill
+from scheduler.choose import choose, foresee, goes_on, launch_planned, plan_again, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
 from scheduler.collect import collect, note
 from scheduler.ending import end_doomed_waiting, finish_draining, watch, watch_others
@@ -57,6 +57,7 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         search_orphans(ring, state)
         take_tickets(ring, state, now)
         core[sc.K_NOW] = now
+        foresee(state)
         core[sc.K_BOUNDARY] = 1 if _at_boundary(ring, state, io, now) else 0
         beat(ring, state)
     lane_barrier()

@@ -1,8 +1,9 @@
 """Decoding on a GPU: the resident scheduler's step beside the same graph alone and the memory's floor.
 
 All three in one process, of one engine: requests go through the ring and end with their
-length, so the batch stays constant; the graph is launched back to back at the context that the
-median step had; the floor is the bytes a step must read over the rate at which this GPU copies.
+length, so the batch stays constant; the graph is launched back to back at one context, and
+compared with the steps around it; the floor is the bytes a step must read over the rate at which
+this GPU copies.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from ring import layout as at
 # model: (prompt, answer): the contexts of the peers' figures
 LENGTHS = {"smollm2": (128, 384), "llama3-8b": (512, 256)}
 DEFAULT_LENGTHS = (256, 256)
+# Attention goes by chunks of 128 positions: what is compared lies amid a chunk, where a step more
+# or less costs the same.
+CHUNK, NEAR = 128, 16  # positions; steps on either side of the context compared at
 GRAPH_LAUNCHES, COPY_BYTES = 200, 1 << 30
 ANSWER_S = 60.0
 STEP_OVER_GRAPH_US, STEP_OVER_GRAPH_RATIO = 5.0, 1.005  # targets at batch 16
@@ -49,7 +53,7 @@ def _measure_model(
     from blink_numba.runtime.local import make_backend
 
     prompt, tokens = LENGTHS.get(model, DEFAULT_LENGTHS)
-    context = prompt + tokens // 2  # of the median step
+    context = compared_context(prompt, tokens)
     config = engine_config(model, batches[-1], prompt + tokens, batch_invariant=batch_invariant)
     backend: Any = make_backend(config, lambda line: None)
     graphs = {batch: graph_times(backend, batch, context, repeats) for batch in batches}
@@ -64,24 +68,43 @@ def _measure_model(
                 answer_all(port, random_prompts(batch, prompt, vocab_size, repeat), tokens, ANSWER_S)
                 times.append(decode_steps(tail.entries(), batch))
             floor = step_bytes(load_model(model, dummy=True).config, batch, context) / rate * 1e6
-            rows += batch_rows(model, batch, times, graphs[batch], floor, context)
+            rows += batch_rows(model, batch, times, graphs[batch], floor, context, context - prompt)
         rows.append(_prefill_row(port, flight, model, vocab_size, batches[-1], prompt, repeats))
         retries = float(running.ring.view.status[at.S_RETRIES])
         rows.append(Row(f"{model}/launch_retries", retries, "count", better="lower"))
     return rows
 
 
+def compared_context(prompt: int, tokens: int) -> int:
+    """The context amid a chunk of attention that is next to the middle of an answer's."""
+    middle = prompt + tokens // 2
+    return middle // CHUNK * CHUNK + CHUNK // 2
+
+
 def batch_rows(model: str, batch: int, steps: Sequence[np.ndarray], graphs: Sequence[float], floor: float,
-               context: int) -> list[Row]:  # fmt: skip
-    """Step, graph, floor and tokens a second of a batch; overheads and their targets at batch 16."""
-    found = [quantiles(times) for times in steps]
+               context: int, generated: int) -> list[Row]:  # fmt: skip
+    """Step, graph, floor and tokens a second of a batch; overheads and their targets at batch 16.
+
+    Parameters
+    ----------
+    steps : sequence of float64[n]
+        Times of the steps of each repeat, µs, from the first token's on.
+    graphs : sequence of float
+        Times of the graph alone at `context`, µs.
+    generated : int
+        Tokens that a request has when it is at `context`.
+    """
+    near = [times[max(generated - NEAR, 0) : generated + NEAR] for times in steps]
+    found = [quantiles(times) for times in near]
+    whole = [quantiles(times) for times in steps]
     step_us, graph_us = statistics.median(each["p50"] for each in found), statistics.median(graphs)
-    p99 = statistics.median(each["p99"] for each in found)
+    p99 = statistics.median(each["p99"] for each in whole)
     extra: dict[str, Any] = {"batch": batch, "context": context}
     case = f"{model}/b{batch}"
     rows = [
         median_row(f"{case}/step_us", [each["p50"] for each in found], "us", better="lower", p99=p99,
-                   samples=found[0]["count"], **extra),
+                   samples=whole[0]["count"], mean=statistics.median(each["mean"] for each in whole),
+                   **extra),
         median_row(f"{case}/graph_us", graphs, "us", better="lower", **extra),
         Row(f"{case}/floor_us", floor, "us", better="lower", **extra),
         Row(f"{case}/tok_s", batch / step_us * 1e6, "tok/s", **extra),

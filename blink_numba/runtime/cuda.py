@@ -161,10 +161,10 @@ class CudaBackend:
         driver.cuGraphDestroy(graph)
 
     def _launch_kernel(self, words: Any, narrow: Any, state: Any, io: Any) -> None:
-        from scheduler.loops.cuda import THREADS
+        from scheduler.loops.cuda import LANES
 
         arguments = (words, narrow, state, io, self._table, self._launcher)
-        self._kernel[1, THREADS, self._stream, self._shared](*arguments)
+        self._kernel[1, LANES, self._stream, self._shared](*arguments)
 
     def _reserve_shared(self, host_state: np.ndarray, *arguments: Any) -> None:
         """Load the scheduler kernel and let it have the shared memory that a state asks for."""

@@ -37,7 +37,7 @@ class Scheduler(Actor):
         self._counters = (
             sc.K_LOOPS, sc.K_RECORDS, sc.K_LAUNCHES, sc.K_WINDOWS, sc.K_RETRIES, sc.K_PREFILLS, sc.K_DECODES,
             sc.K_TOKENS, sc.K_FINISHED, sc.K_PREEMPTIONS, sc.K_CLAIMS, sc.K_BOUNDARY, sc.K_VERDICT,
-            sc.K_GOES_ON, sc.K_COLLECTED, sc.K_COLLECTED_ROWS, sc.K_COLLECTED_STEP, sc.K_FAULT,
+            sc.K_GOES_ON, sc.K_QUIET, sc.K_COLLECTED, sc.K_COLLECTED_ROWS, sc.K_COLLECTED_STEP, sc.K_FAULT,
         )  # fmt: skip
 
     def body(self, lane: int) -> None:

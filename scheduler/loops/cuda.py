@@ -29,12 +29,6 @@ from scheduler.policy import Policy
 from scheduler.turn import turn
 
 LANES = 256
-# A block takes its multiprocessor whole: small kernels of a step that came to lie beside the
-# scheduler would share its caches and be the last of their grid to end. One warp more, which
-# leaves at once, at this many registers a lane leaves no room for another block.
-THREADS = LANES + 32
-REGISTERS = 224
-SHARED_RESERVED = 1024  # bytes of shared memory that CUDA keeps for itself in every block
 int64 = types.int64
 NO_BRANCH = 1 << 30  # past the last branch of any switch: none runs
 
@@ -74,7 +68,10 @@ def _put_back(hot, words, lane):
 
 
 def shared_bytes(state_words: np.ndarray, graphs: int, available: int) -> int:
-    """Shared memory a scheduler of this state needs.
+    """Dynamic shared memory to launch the fire-and-forget scheduler with: all there is.
+
+    So no other block fits its multiprocessor. The small kernels of a step that came to lie
+    beside it would share its caches and be the last of their grid to end.
 
     Parameters
     ----------
@@ -87,16 +84,16 @@ def shared_bytes(state_words: np.ndarray, graphs: int, available: int) -> int:
     Raises
     ------
     ValueError
-        It is more than there is: too many seats.
+        It is less than the state's hot sections and the graphs' handles need: too many seats.
     """
     needed = 8 * (int(sc.hot_words(state_words)) + EXECS * graphs)
-    if needed > available - SHARED_RESERVED:
+    if needed > available:
         seats = sc.state_view(state_words).config[sc.G_SEATS]
         raise ValueError(
             f"a scheduler of {seats} seats needs {needed} bytes of shared memory, a block here has "
-            f"{available - SHARED_RESERVED}: lower --max-num-seqs"
+            f"{available}: lower --max-num-seqs"
         )
-    return needed
+    return available
 
 
 @njit
@@ -134,8 +131,8 @@ def make_kernel(policy: Policy, strategy: str) -> Callable:
     -------
     callable
         A CUDA kernel of ``(words, narrow, state, io, table, launcher)``: the ring's words and
-        the same memory as int32, then int64 buffers. Launch with one block of `THREADS` and
-        `shared_bytes` of dynamic shared memory.
+        the same memory as int32, then int64 buffers. Launch with one block of `LANES` lanes and, for
+        ``faf``, `shared_bytes` of dynamic shared memory.
     """
     return _MAKERS[strategy](policy)
 
@@ -143,11 +140,9 @@ def make_kernel(policy: Policy, strategy: str) -> Callable:
 def _make_fire_and_forget(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @cuda.jit(max_registers=REGISTERS)
+    @cuda.jit
     def scheduler_faf(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
-        if lane >= LANES:
-            return
         hot = cuda.shared.array(0, int64)
         captured = table_view(table_words)
         _fetch(hot, state_words, captured, lane)
@@ -186,11 +181,9 @@ def _make_fire_and_forget(policy: Policy):
 def _make_tail_pair(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @cuda.jit(max_registers=REGISTERS)
+    @cuda.jit
     def scheduler_tail(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
-        if lane >= LANES:
-            return
         ring = ring_view(words, narrow)
         state = sc.state_view(state_words)
         io = step_view(io_words)
@@ -225,11 +218,9 @@ def _make_tail_pair(policy: Policy):
 def _make_while_switch(policy: Policy):
     key, may_admit, prefill_or_decode, victim = policy.functions
 
-    @cuda.jit(max_registers=REGISTERS)
+    @cuda.jit
     def scheduler_while(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
-        if lane >= LANES:
-            return
         ring = ring_view(words, narrow)
         state = sc.state_view(state_words)
         io = step_view(io_words)

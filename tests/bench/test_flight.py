@@ -86,7 +86,7 @@ def test_interference_compares_loaded_with_idle():
 
 def test_step_overheads_are_of_one_run():
     steps = [np.full(50, value) for value in (500.0, 504.0, 502.0)]
-    rows = {row.case: row for row in batch_rows("smollm2", 16, steps, [498.0, 499.0, 500.0], 60.0, 320)}
+    rows = {row.case: row for row in batch_rows("smollm2", 16, steps, [498.0, 499.0, 500.0], 60.0, 320, 25)}
     assert rows["smollm2/step_over_graph_us"].value == pytest.approx(3.0)
     assert rows["smollm2/step_over_graph_us"].ok
     assert rows["smollm2/step_over_graph_ratio"].target is None

@@ -11,31 +11,22 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from blink_numba.engines.cuda._cuda import cuda, types
+from blink_numba.engines.cuda._cuda import cuda
 from graphs._cuda import driver, new_stream
-from graphs.capture import load_kernel
+from graphs.capture import allow_shared_memory, load_kernel
 from ring.atomics import load_relaxed, now_ns, store_relaxed
 
-THREADS = 1024
-HELD = 24  # words a thread keeps: at 64 registers for each of 1024 threads no other block finds any
 DEADLINE_NS = 5_000_000_000
-STARTED, END, KEPT = 0, 8, 16  # words; the first two on a line of their own
+STARTED, END = 0, 8  # words, each on a line of its own
 
 
-@cuda.jit(launch_bounds=THREADS)
+@cuda.jit
 def occupy(words, deadline_ns):
-    """Stay until the host sets END, at most `deadline_ns`, with all registers in use."""
+    """Stay until the host sets END, at most `deadline_ns`."""
     began = now_ns()
-    held = cuda.local.array(HELD, types.int64)
-    for k in range(HELD):
-        held[k] = load_relaxed(words, KEPT + k)
-    if cuda.threadIdx.x == 0:
-        store_relaxed(words, STARTED, 1)
-        while load_relaxed(words, END) == 0 and now_ns() - began < deadline_ns:
-            cuda.nanosleep(np.uint32(500))
-    cuda.syncthreads()
-    for k in range(HELD):
-        store_relaxed(words, KEPT + k, held[k])
+    store_relaxed(words, STARTED, 1)
+    while load_relaxed(words, END) == 0 and now_ns() - began < deadline_ns:
+        cuda.nanosleep(np.uint32(500))
 
 
 class Occupant:
@@ -46,15 +37,17 @@ class Occupant:
 
     def __init__(self) -> None:
         self._stream = new_stream()
-        self._words = cuda.mapped_array(KEPT + HELD, np.int64)
+        self._words = cuda.mapped_array(16, np.int64)
         self._words[:] = 0
         load_kernel(occupy, self._words, DEADLINE_NS)
+        self._shared = int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+        allow_shared_memory(occupy, self._shared)
 
     @contextmanager
     def resident(self) -> Iterator[None]:
-        """One multiprocessor is taken in here."""
+        """One multiprocessor is taken in here: its shared memory, so that no other block fits."""
         self._words[:] = 0
-        occupy[1, THREADS, self._stream](self._words, DEADLINE_NS)
+        occupy[1, 1, self._stream, self._shared](self._words, DEADLINE_NS)
         while self._words[STARTED] == 0 and driver.cuStreamQuery(int(self._stream))[0] != 0:
             pass  # ends at the latest with the kernel's own deadline
         try:
