@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
@@ -158,18 +159,17 @@ class LLM:
             max_model_len=max_model_len, max_seats=max_num_seqs, slots=slots, **engine,
         )  # fmt: skip
         prepared = make_backend(config, on_progress)  # compiles: may be interrupted, leaves nothing
-        with held_back():
-            local = LocalEngine(config, on_progress, backend=prepared)
-            self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
-            # Engine and link end with this object, or with the interpreter, whatever comes first.
-            self._finalizer = weakref.finalize(self, _end, local, self._link)
-            atexit.register(self._finalizer)
-        try:
+        with ExitStack() as undo:
+            with held_back():
+                local = LocalEngine(config, on_progress, backend=prepared)
+                self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
+                # Engine and link end with this object, or with the interpreter, whatever comes first.
+                self._finalizer = weakref.finalize(self, _end, local, self._link)
+                atexit.register(self._finalizer)
+                undo.callback(self.close)
             self._link.start()
             self._wait_for_engine()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
         self.max_model_len = self._link.max_model_len
 
     def _wait_for_engine(self) -> None:
