@@ -252,6 +252,6 @@ class AnswerBook:
 _names = itertools.count()
 
 
-def ring_name(prefix: str = "test") -> str:
+def ring_name(prefix: str = "rdma") -> str:
     """A name no other test uses."""
     return f"{prefix}-{os.getpid()}-{next(_names)}"
