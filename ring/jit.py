@@ -93,5 +93,36 @@ def uncounted(function, *, cache: bool | None = None):
     of a dozen arrays that was fifty times the cost of a scheduler's step; and it copies a view
     into every call that is not inlined, so these always are. A function so compiled must not
     return an array, nor call one that does (but for `ring.sections.section`, which is inlined).
+
+    Nor does it get the entries for Python and for function pointers that Numba makes of every
+    function, which unpack a dozen arrays each: they were half of what compiling the scheduler
+    took. Called from Python, it is compiled once more, with one.
     """
+    inner = njit(
+        function, cache=cache, _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )
+    if hasattr(inner, "py_func"):  # not while Numba's JIT is disabled
+        _answer_python(inner)
+    return inner
+
+
+def uncounted_pointer(function, *, cache: bool | None = None):
+    """`uncounted`, for a function that is passed as a pointer or often called from Python."""
     return njit(function, cache=cache, _nrt=False, forceinline=True)
+
+
+def _answer_python(inner: Any) -> None:
+    """Have a dispatcher without entry for Python answer a call from there by a twin that has one."""
+    twin: list[Any] = []
+
+    def callable_for(*_arguments: Any, **_keywords: Any) -> Any:
+        if not twin:
+            # not cached: the cache would not tell the two apart
+            twin.append(njit(inner.py_func, cache=False, _nrt=False, forceinline=True))
+        return twin[0]
+
+    def add_overload(result: Any) -> None:
+        inner.overloads[tuple(result.signature.args)] = result  # but no entry to call
+
+    inner._compile_for_args = callable_for
+    inner.add_overload = add_overload

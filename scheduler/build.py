@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from ring.jit import njit, uncounted
+from ring.jit import njit, uncounted, uncounted_pointer
 from scheduler import state as sc
 from scheduler.loops import cpu
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError, install, preload
@@ -98,7 +98,7 @@ def _choice(kind: str, bodies: list[Callable[..., Any]]) -> Callable[..., Any]:
     lines.append(f"    return body_0({arguments})")
     module = {"active_policy": active_policy, **{f"body_{i}": body for i, body in enumerate(distinct)}}
     exec("\n".join(lines), module)
-    return uncounted(module[kind], cache=False)
+    return uncounted_pointer(module[kind], cache=False)
 
 
 @uncounted

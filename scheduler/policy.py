@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ring.jit import uncounted
+from ring.jit import uncounted, uncounted_pointer
 from scheduler import state as sc
 from scheduler.state import borrowed_view
 
@@ -50,25 +50,25 @@ class PolicyStarves(PolicyError):
     """A policy let a request wait beyond its bound; the message names the request."""
 
 
-@uncounted
+@uncounted_pointer
 def by_ticket(hot, words, request):
     """All alike: the ticket decides."""
     return 0
 
 
-@uncounted
+@uncounted_pointer
 def always(hot, words, request):
     """No condition beyond a free seat and blocks."""
     return 1
 
 
-@uncounted
+@uncounted_pointer
 def prefill_first(hot, words):
     """Pause the decode, run the prefill, resume: the paper's inline prefill."""
     return RUN_PREFILL
 
 
-@uncounted
+@uncounted_pointer
 def last_come(hot, words, request):
     """Preempt the newest."""
     return borrowed_view(hot, words).slots[request * sc.SLOT_WORDS + sc.SL_TICKET]
@@ -239,14 +239,14 @@ def _of_words(function: Callable[..., Any]) -> Callable[..., Any]:
     def of_words(hot, words, request):
         return int(function(borrowed_view(hot, words), request))
 
-    return uncounted(of_words, cache=False)
+    return uncounted_pointer(of_words, cache=False)
 
 
 def _of_words_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     def of_words(hot, words):
         return int(function(borrowed_view(hot, words)))
 
-    return uncounted(of_words, cache=False)
+    return uncounted_pointer(of_words, cache=False)
 
 
 # --- a policy in the scheduler's memory ---

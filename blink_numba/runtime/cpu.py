@@ -11,6 +11,7 @@ import numpy as np
 from blink_numba.engines.cpu import CpuEngine
 from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model
+from blink_numba.runtime.compile_ahead import compiling_ahead
 from blink_numba.runtime.config import EngineConfig
 from graphs.grid import EXECS, make_table, shapes
 from graphs.launcher import launcher_view, make_launcher, stop_engine
@@ -65,12 +66,14 @@ class CpuBackend:
             prefill_tokens=config.prefill_tokens or DEFAULT_PREFILL_TOKENS,
             block_size=config.block_size,
         )
-        progress(f"preparing {model.name} for the CPU")
-        self._engine = CpuEngine(model, limits, threads=config.threads)
-        self.spec: EngineSpec = self._engine.spec
-        progress("compiling the forward pass (kept for the next start)")
-        self._engine.compile()
-        progress(f"compiling the scheduler (policy {policy.name})")
+        with compiling_ahead() as scheduler_compiled:
+            progress(f"preparing {model.name} for the CPU")
+            self._engine = CpuEngine(model, limits, threads=config.threads)
+            self.spec: EngineSpec = self._engine.spec
+            progress("compiling the forward pass (kept for the next start)")
+            self._engine.compile()
+            progress(f"compiling the scheduler (policy {policy.name})")
+            scheduler_compiled()
         self._loop: CpuLoop = cpu_loop(policy)
         self._loop.compile()
         self._config = config
