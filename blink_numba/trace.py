@@ -27,7 +27,7 @@ ARGUMENTS: dict[Event, tuple[str, ...]] = {
     Event.CLAIM: ("slot", "incarnation", "ticket", "prompt_tokens"),
     Event.ADMIT: ("slot", "seat", "tokens", "blocks"),
     Event.PREFILL: ("step", "tokens", "runs", "graph"),
-    Event.DECODE: ("step", "batch", "", "graph"),
+    Event.DECODE: ("step", "batch", "launched_after_ns", "graph"),
     Event.FINISH: ("slot", "seat", "tokens", "reason"),
     Event.PREEMPT: ("slot", "seat", "tokens", "blocks"),
     Event.WINDOW: ("launches",),
@@ -79,7 +79,7 @@ def spans(entries: Iterable[Entry]) -> list[Span]:
     for entry in entries:
         last, now = entry.time_ns, entry.time_ns
         if step is not None and entry.event != Event.CLAIM and now > step.time_ns:
-            found.append(_step_span(step, now))
+            found.append(_step_span(step, entry.launched_ns))
             step = None
         slot = entry.arguments[0]
         if entry.event in (Event.DECODE, Event.PREFILL):
@@ -106,7 +106,7 @@ def spans(entries: Iterable[Entry]) -> list[Span]:
 def _step_span(step: Entry, end: int) -> Span:
     size = step.arguments[1]
     name = f"decode {size}" if step.event == Event.DECODE else f"prefill {size}"
-    return Span(name, SCHEDULER, STEPS, step.time_ns, end, arguments_of(step))
+    return Span(name, SCHEDULER, STEPS, step.launched_ns, end, arguments_of(step))
 
 
 def perfetto(entries: Iterable[Entry]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Event(IntEnum):
     CLAIM = 1  # [slot, incarnation, ticket, prompt tokens]
     ADMIT = 2  # [slot, seat, prompt tokens, blocks]
     PREFILL = 3  # [ticket of the step, tokens, runs, exec]
-    DECODE = 4  # [ticket of the step, batch, 0, exec]
+    DECODE = 4  # [ticket of the step, batch, ns from the turn's time to the launch, exec]
     FINISH = 5  # [slot, seat or -1, tokens, reason]
     PREEMPT = 6  # [slot, seat, tokens, blocks freed]
     WINDOW = 7  # [launches in the window that ends, 0, 0, 0]
@@ -55,6 +55,17 @@ class Entry(NamedTuple):
     time_ns: int
     event: Event
     arguments: tuple[int, int, int, int]
+
+    @property
+    def launched_ns(self) -> int:
+        """When a step was launched: later than its turn began, where turns poll for long."""
+        return self.time_ns + (self.arguments[2] if self.event == Event.DECODE else 0)
+
+    @property
+    def decision(self) -> Entry:
+        """The entry without what only a clock says."""
+        step, batch, _, graph = self.arguments
+        return self._replace(arguments=(step, batch, 0, graph)) if self.event == Event.DECODE else self
 
 
 @uncounted

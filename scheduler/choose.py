@@ -232,17 +232,10 @@ def launch_planned(ring, state, io, table, launcher, now):
     if kind == sc.PREFILL_STEP:
         core[sc.K_PREFILLS] += 1
         tokens = io.run_start[core[sc.K_IN_FLIGHT_ROWS]]
-        record(
-            ring.flight,
-            core[sc.K_RECORDS],
-            launched,
-            E_PREFILL,
-            step,
-            tokens,
-            core[sc.K_IN_FLIGHT_ROWS],
-            graph,
-        )
+        rows = core[sc.K_IN_FLIGHT_ROWS]
+        record(ring.flight, core[sc.K_RECORDS], now, E_PREFILL, step, tokens, rows, graph)
     else:
         core[sc.K_DECODES] += 1
-        record(ring.flight, core[sc.K_RECORDS], launched, E_DECODE, step, core[sc.K_IN_FLIGHT_ROWS], 0, graph)
+        rows, late = core[sc.K_IN_FLIGHT_ROWS], launched - now
+        record(ring.flight, core[sc.K_RECORDS], now, E_DECODE, step, rows, late, graph)
     core[sc.K_RECORDS] += 1

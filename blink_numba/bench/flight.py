@@ -98,7 +98,8 @@ def decode_steps(entries: np.ndarray, batch: int | None = None) -> np.ndarray:
     paired &= (after[:, A] == before[:, A] + 1) & (after[:, D] == before[:, D])
     if batch is not None:
         paired &= (before[:, B] == batch) & (after[:, B] == batch)
-    return (after[paired, TIME] - before[paired, TIME]) / 1e3
+    launched = steps[:, TIME] + steps[:, C]  # of decodes
+    return (launched[1:] - launched[:-1])[paired] / 1e3
 
 
 def prefill_rate(entries: np.ndarray) -> float:

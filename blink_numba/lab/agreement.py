@@ -95,7 +95,7 @@ def _decode_us(recording: Sequence[Entry], batch: int) -> list[float]:
     """From one decode's launch to the next one's, where both had `batch` rows; of the last run only."""
     pairs = pairwise(recording)
     return [
-        (after.time_ns - before.time_ns) / 1e3
+        (after.launched_ns - before.launched_ns) / 1e3
         for before, after in pairs
         if before.event == after.event == Event.DECODE and before.arguments[1] == after.arguments[1] == batch
     ]
@@ -105,7 +105,7 @@ def _prefill_us(recording: Sequence[Entry], tokens: int) -> list[float]:
     """From a prefill's launch to the decode's after it."""
     pairs = pairwise(recording)
     return [
-        (after.time_ns - before.time_ns) / 1e3
+        (after.launched_ns - before.launched_ns) / 1e3
         for before, after in pairs
         if before.event == Event.PREFILL and after.event == Event.DECODE and before.arguments[1] == tokens
     ]

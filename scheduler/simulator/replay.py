@@ -235,7 +235,7 @@ class Replay:
     def entries(self) -> list[Entry]:
         """What this instance decided."""
         return [
-            Entry(e.number, e.time_ns, Event(int(e.event)), e.arguments)
+            Entry(e.number, e.time_ns, Event(int(e.event)), e.arguments).decision
             for e in self._recorder.entries(self.ring.flight)
         ]
 
@@ -310,7 +310,7 @@ def replay(
     ReplayError
         The recording begins late, has gaps, or names a request that is not in `asked`.
     """
-    recording = _whole(recording)
+    recording = [entry.decision for entry in _whole(recording)]
     ends = _ends(recording)
     geometry = RingGeometry(
         **{**geometry.__dict__, "flight_entries": 1 << max(len(recording) * 2, 64).bit_length()}

@@ -111,3 +111,11 @@ def test_every_row_but_counts_is_drawn(tmp_path):
     assert sorted(drawn) == sorted(row.case for row in rows)
     plots.draw(report, tmp_path / "interference.svg")
     assert (tmp_path / "interference.svg").read_text().startswith("<?xml")
+
+
+def test_steps_are_from_launch_to_launch_not_from_turn_to_turn():
+    flight = np.zeros(ENTRIES * FLIGHT_WORDS, np.int64)
+    tail = FlightTail(flight)
+    record(flight, 0, 1_000, int(Event.DECODE), 1, 4, 500, 2)
+    record(flight, 1, 3_000, int(Event.DECODE), 2, 4, 100, 2)
+    assert decode_steps(tail.entries()).tolist() == [1.6]

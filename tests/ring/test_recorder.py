@@ -30,3 +30,13 @@ def test_an_entry_being_written_is_left_out() -> None:
         record(flight, number, number, E_DECODE, number, 0, 0, 0)
     flight[2 * FLIGHT_WORDS] = 0  # as the writer leaves it while it fills the rest
     assert [entry.number for entry in entries(flight)] == [0, 1, 3]
+
+
+def test_a_decode_says_how_late_in_its_turn_it_was_launched():
+    flight = np.zeros(8 * FLIGHT_WORDS, np.int64)
+    record(flight, 0, 1_000, E_DECODE, 7, 4, 60, 2)
+    record(flight, 1, 2_000, E_FINISH, 7, 4, 60, 2)
+    decode, finish = entries(flight)
+    assert (decode.launched_ns, finish.launched_ns) == (1_060, 2_000)
+    assert decode.decision.arguments == (7, 4, 0, 2), "two instances decide alike, whenever they launch"
+    assert finish.decision == finish
