@@ -23,7 +23,7 @@ from tokenizer.table_builder import build_tables
 from tokenizer.tables import Tables, aligned
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
-_MAGIC = b"BLNKTOK1"
+_MAGIC = b"BLNKTOK2"
 _SIDE_FILES = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
@@ -68,7 +68,6 @@ def write(file: Path, vocabulary: Vocabulary, tables: Tables) -> None:
     header = {
         "arrays": {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()},
         "addresses": tables.addresses,
-        "crc": zlib.crc32(payload),
         "vocabulary": _settings(vocabulary),
     }
     head = json.dumps(header).encode()
@@ -76,11 +75,16 @@ def write(file: Path, vocabulary: Vocabulary, tables: Tables) -> None:
     descriptor, partial = tempfile.mkstemp(dir=file.parent)
     try:
         with os.fdopen(descriptor, "wb") as f:
-            f.write(_MAGIC + len(head).to_bytes(8, "little") + head + payload)
+            f.write(_MAGIC + _word(len(head)) + _word(zlib.crc32(head)) + _word(zlib.crc32(payload)))
+            f.write(head + payload)
         os.replace(partial, file)
     except BaseException:
         os.unlink(partial)
         raise
+
+
+def _word(value: int) -> bytes:
+    return value.to_bytes(8, "little")
 
 
 def _settings(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -117,7 +121,13 @@ def read(file: Path) -> tuple[Vocabulary, Tables]:
     with file.open("rb") as f:
         if f.read(len(_MAGIC)) != _MAGIC:
             raise ValueError(f"{file} is no vocabulary cache of this version")
-        header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+        size, head_crc, payload_crc = (int.from_bytes(f.read(8), "little") for _ in range(3))
+        if size > file.stat().st_size:
+            raise ValueError(f"{file} ends too early")
+        head = f.read(size)
+        if zlib.crc32(head) != head_crc:  # before it is believed: it says how much memory is needed
+            raise ValueError(f"{file} is damaged")
+        header = json.loads(head)
         arrays = {}
         crc = 0
         for name, (dtype, shape) in header["arrays"].items():
@@ -127,7 +137,7 @@ def read(file: Path) -> tuple[Vocabulary, Tables]:
                 raise ValueError(f"{file} ends too early")
             crc = zlib.crc32(content, crc)
             arrays[name] = array.reshape(shape)
-    if crc != header["crc"]:
+    if crc != payload_crc:
         raise ValueError(f"{file} is damaged")
     tables = Tables(arrays["buffer"], arrays["words"], tuple(header["addresses"]))
     return _vocabulary(arrays, header["vocabulary"]), tables

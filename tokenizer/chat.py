@@ -102,7 +102,7 @@ def render(
         return _compile(source).render(add_generation_prompt=add_generation_prompt, **names)
     except TemplateError as error:
         raise TokenizerError(f"the chat template refused the conversation: {error}") from error
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise TokenizerError(
             f"the chat template failed on the conversation ({type(error).__name__}: {error}); "
             "every message needs a role and a content that the template understands"

@@ -7,6 +7,7 @@ replaced by a private-use character that stands for its category.
 """
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -162,7 +163,9 @@ class ReferenceBPE:
     def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
         """Ids of `text`: tokens that match raw text, then normalisation, then those that match its result."""
         raw = [a for a in self.vocabulary.added if not a.normalized]
-        normalized = [a for a in self.vocabulary.added if a.normalized]
+        normalized = [
+            replace(a, content=self.vocabulary.matched_text(a)) for a in self.vocabulary.added if a.normalized
+        ]
         ids: list[int] = []
         for piece in split_added(text, raw, parse_special):
             if isinstance(piece, int):
@@ -182,9 +185,9 @@ def split_added(text: str, added: list[AddedToken], parse_special: bool) -> list
     A match that does not count (not a single word, or special without `parse_special`) is still consumed,
     as in the reference tokenizers.
     """
-    if not added:
+    by_content = {a.content: a for a in added if a.content}
+    if not by_content:
         return [text] if text else []
-    by_content = {a.content: a for a in added}
     longest_first = sorted(by_content, key=lambda c: -len(c))
     pieces: list[str | int] = []
     done = 0
@@ -195,9 +198,11 @@ def split_added(text: str, added: list[AddedToken], parse_special: bool) -> list
         if token.single_word and (_is_word(text[start - 1 : start]) or _is_word(text[end : end + 1])):
             continue
         if token.lstrip:
-            start = max(done, len(text[:start].rstrip(_white_space())))
+            while start > done and text[start - 1] in _white_space():
+                start -= 1
         if token.rstrip:
-            end = len(text) - len(text[end:].lstrip(_white_space()))
+            while end < len(text) and text[end] in _white_space():
+                end += 1
         if start > done:
             pieces.append(text[done:start])
         pieces.append(token.id)

@@ -40,9 +40,12 @@ class Pieces(dict[int, str | None]):
         TokenizerError
             If the vocabulary has no such id.
         """
-        if not 0 <= token_id < len(self._tokens):
-            raise TokenizerError(f"token id {token_id} is not in the vocabulary of {len(self._tokens)} ids")
-        return b"" if token_id in self._left_out else self._tokens[token_id]
+        try:
+            if 0 <= token_id < len(self._tokens):
+                return b"" if token_id in self._left_out else self._tokens[token_id]
+        except TypeError:
+            raise TokenizerError(f"a token id must be an integer, got {token_id!r}") from None
+        raise TokenizerError(f"token id {token_id} is not in the vocabulary of {len(self._tokens)} ids")
 
 
 class StreamDecoder:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tokenizer.errors import TokenizerError
 from tokenizer.kernels import build, layout
 from tokenizer.kernels.layout import GOLDEN, NO_RANK
 from tokenizer.kernels.memory import PADDING
@@ -12,7 +13,7 @@ from tokenizer.kernels.split_deepseek import HAN_KANA
 from tokenizer.splitters import Family, Splitter
 from tokenizer.tables import Tables, Workspace, aligned
 from tokenizer.unicode_classes import CATEGORIES, CODE_POINTS, categories, word_characters
-from tokenizer.vocabulary import AddedToken, Vocabulary
+from tokenizer.vocabulary import Vocabulary
 
 _LINE = 64
 #: What `kernels.memory.rare_bytes` finds.
@@ -49,15 +50,34 @@ def build_tables(vocabulary: Vocabulary, *, linear: bool = True) -> Tables:
     linear : bool
         Merge by longest match where the vocabulary permits it. ``False`` merges by rank always, which
         gives the same ids and which the tests compare with.
+
+    Raises
+    ------
+    TokenizerError
+        If the vocabulary is larger than the tables can hold.
     """
+    check_limits(vocabulary)
     b = _Builder()
     _put_parameters(b, vocabulary)
     _put_classes(b, vocabulary.splitter)
     ids = vocabulary.ids_of_bytes()
     reachable = _put_merges(b, vocabulary, ids, linear)
     _put_words(b, vocabulary, ids, reachable)
-    _put_added(b, vocabulary.added)
+    _put_added(b, vocabulary)
     return b.tables()
+
+
+def check_limits(vocabulary: Vocabulary) -> None:
+    """Raise `TokenizerError` if `vocabulary` does not fit the fields of the tables."""
+    sizes = (
+        ("ids", vocabulary.size, layout.MOST_IDS),
+        ("ranks of merges", int(vocabulary.ranks.max(initial=-1)) + 1, layout.MOST_RANKS),
+        ("bytes in its longest token", max(map(len, vocabulary.tokens), default=0), layout.LONGEST_TOKEN),
+        ("ids and bytes", vocabulary.size + sum(map(len, vocabulary.tokens)), layout.NODE_MASK),
+    )
+    for what, count, most in sizes:
+        if count > most:
+            raise TokenizerError(f"the vocabulary has {count:,} {what}, and the tables hold {most:,} at most")
 
 
 def _put_parameters(b: _Builder, vocabulary: Vocabulary) -> None:
@@ -334,15 +354,16 @@ def _is_utf8(token: bytes) -> bool:
     return True
 
 
-def _put_added(b: _Builder, added: tuple[AddedToken, ...]) -> None:
+def _put_added(b: _Builder, vocabulary: Vocabulary) -> None:
+    added = vocabulary.added
     count = len(added)
     info = np.zeros((max(count, 1), 4), np.int32)
     first = np.zeros(256, np.uint8)
     nodes = {(level, b""): count + level for level in (0, 1)}
     edges: list[int] = []
-    ends = {(int(a.normalized), a.content.encode()): n for n, a in enumerate(added)}
-    for n, token in enumerate(added):
-        content = token.content.encode()
+    contents = [vocabulary.matched_text(a).encode() for a in added]
+    ends = {(int(a.normalized), content): n for n, (a, content) in enumerate(zip(added, contents))}
+    for n, (token, content) in enumerate(zip(added, contents)):
         flags = layout.SPECIAL * token.special | layout.LEFT_STRIP * token.lstrip
         flags |= layout.RIGHT_STRIP * token.rstrip | layout.SINGLE_WORD * token.single_word
         info[n, :3] = token.id, flags, len(content)

@@ -17,13 +17,11 @@ from tokenizer.splitters import GPT2
 from tokenizer.stream import Pieces, StreamDecoder
 from tokenizer.table_builder import build_tables
 from tokenizer.tables import Tables, Workspace
-from tokenizer.vocabulary import AddedToken, Vocabulary
+from tokenizer.vocabulary import WRITTEN_SPACE, AddedToken, Vocabulary
 
 #: Bytes of text that a workspace takes at first, and the largest one that is kept for the next text.
 _SMALLEST_WORKSPACE = 1 << 16
 _LARGEST_KEPT = 1 << 21
-#: U+2581, which vocabularies with byte fallback cannot tell from a space.
-_WRITTEN_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -58,6 +56,12 @@ class Tokenizer:
         self.tables = tables if tables is not None else build_tables(vocabulary)
         self._idle: list[Workspace] = []
         self._rewrites = vocabulary.normalizer == "NFC" or bool(vocabulary.byte_tokens)
+        # Whether added tokens that match raw text could match what rewriting makes of another text.
+        self._raw_text_counts = not vocabulary.byte_tokens or any(
+            a.lstrip or a.rstrip or " " in a.content or WRITTEN_SPACE in a.content
+            for a in vocabulary.added
+            if not a.normalized
+        )
         self._special = frozenset(a.id for a in vocabulary.added if a.special)
         self._pieces = Pieces(vocabulary.tokens, frozenset())
         self._pieces_without_special = Pieces(vocabulary.tokens, self._special)
@@ -111,7 +115,7 @@ class Tokenizer:
             ids.update({a.content.encode(): a.id for a in self.vocabulary.added})
             self._id_of = ids
         try:
-            return self._id_of[token.encode() if isinstance(token, str) else token]
+            return self._id_of[token.encode(errors="surrogatepass") if isinstance(token, str) else token]
         except KeyError:
             raise TokenizerError(f"the vocabulary has no token {token!r}") from None
 
@@ -185,6 +189,8 @@ class Tokenizer:
         threads: int = 1,
     ) -> list[np.ndarray]:
         """Ids of each of `texts`, encoded by `threads` threads; see `encode`."""
+        if isinstance(texts, (str, bytes)):
+            raise TokenizerError("texts must be several texts, such as a list; encode() takes one")
         if threads < 1:
             raise TokenizerError(f"threads must be at least 1, got {threads}")
 
@@ -218,18 +224,20 @@ class Tokenizer:
 
     def _encode_rewritten(self, text: str, mode: int) -> np.ndarray:
         """Encode with normalisation of what is between the added tokens that match raw text."""
-        if self.vocabulary.byte_tokens:
-            return self._run(text.replace(_WRITTEN_SPACE, " ").encode(), mode)
-        if nfc(text) == text:
-            return self._run(text.encode(), mode)
+        rewritten = self._rewrite(text)
+        if rewritten == text or not self._raw_text_counts:
+            return self._run(rewritten.encode(), mode)
         raw = [a for a in self.vocabulary.added if not a.normalized]
         parts = [
             np.array([part], np.int32)
             if isinstance(part, int)
-            else self._run(nfc(part).encode(), mode | PAST_RAW)
+            else self._run(self._rewrite(part).encode(), mode | PAST_RAW)
             for part in split_added(text, raw, mode & PARSE_SPECIAL != 0)
         ]
         return np.concatenate(parts)
+
+    def _rewrite(self, text: str) -> str:
+        return text.replace(WRITTEN_SPACE, " ") if self.vocabulary.byte_tokens else nfc(text)
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = False) -> bytes:
         """Bytes that `ids` stand for, which need not be valid UTF-8."""

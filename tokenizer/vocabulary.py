@@ -5,7 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tokenizer.normalize import nfc
 from tokenizer.splitters import Splitter
+
+#: How vocabularies with byte fallback spell a space, which they cannot tell from it.
+WRITTEN_SPACE = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class AddedToken:
         Matches only where no word character stands next to it.
     normalized : bool
         Matches the text after normalisation instead of the raw text.
+    ordinary : bool
+        It is a token of the model, too: text that does not match it may merge to it.
     """
 
     id: int
@@ -33,6 +39,7 @@ class AddedToken:
     rstrip: bool = False
     single_word: bool = False
     normalized: bool = False
+    ordinary: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,14 @@ class Vocabulary:
         """Number of ids, the largest id plus one."""
         return len(self.tokens)
 
+    def matched_text(self, token: AddedToken) -> str:
+        """Text that stands for the added `token`, normalised if the text that it is looked for in is."""
+        if not token.normalized:
+            return token.content
+        if self.byte_tokens:
+            return token.content.replace(WRITTEN_SPACE, " ")
+        return nfc(token.content) if self.normalizer == "NFC" else token.content
+
     def with_added(self, added: Iterable[AddedToken]) -> "Vocabulary":
         """This vocabulary with further added tokens, whose ids may be new or those of ordinary tokens."""
         added = tuple(added)
@@ -97,7 +112,7 @@ class Vocabulary:
 
     def ids_of_bytes(self) -> dict[bytes, int]:
         """Id of each ordinary token's bytes; added tokens that are no ordinary tokens are left out."""
-        added = {a.id for a in self.added} | set(self.byte_tokens)
+        added = {a.id for a in self.added if not a.ordinary} | set(self.byte_tokens)
         mergeable = set(self.merges[:, 2].tolist())
         return {
             token: i for i, token in enumerate(self.tokens) if token and (i not in added or i in mergeable)

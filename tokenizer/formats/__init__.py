@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tokenizer.errors import VocabularyFormatError
+from tokenizer.errors import TokenizerError, VocabularyFormatError
 from tokenizer.formats import gguf, huggingface, tekken, tiktoken
 from tokenizer.vocabulary import Vocabulary
 
@@ -38,7 +38,27 @@ def read(path: Path, preset: str | None = None) -> Vocabulary:
     preset : str, optional
         Name of a tiktoken encoding (see `formats.tiktoken.PRESETS`): such files hold neither pattern nor
         special tokens. Files whose content is known need none.
+
+    Raises
+    ------
+    TokenizerError
+        If the file is no vocabulary, a damaged one, or one that is not implemented.
     """
+    try:
+        return _read(path, preset)
+    except TokenizerError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        # Readers take a file's parts for what its format says; a part of another type ends here.
+        raise VocabularyFormatError(
+            f"{path} is not laid out as its format demands ({type(error).__name__}: {error}): "
+            "fetch or convert it anew"
+        ) from error
+
+
+def _read(path: Path, preset: str | None) -> Vocabulary:
     with path.open("rb") as f:
         head = f.read(4096)
     if head[:4] == gguf.MAGIC:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tokenizer.errors import VocabularyFormatError
 from tokenizer.vocabulary import AddedToken
 
 #: Special tokens that end an answer in the known model families, whatever a file declares as its one EOS.
@@ -30,6 +31,16 @@ def end_of_generation(declared: Iterable[int | None], added: Iterable[AddedToken
     ids = [i for i in declared if i is not None]
     ids += [a.id for a in added if a.special and a.content in END_OF_GENERATION]
     return tuple(dict.fromkeys(ids))
+
+
+def require_bytes(tokens: list[bytes]) -> None:
+    """Raise unless `tokens`, which are those of tiktoken ranks, differ and hold every byte."""
+    known = set(tokens)
+    if len(known) < len(tokens):
+        raise VocabularyFormatError("a token has two ranks")
+    missing = [b for b in range(256) if bytes([b]) not in known]
+    if missing:
+        raise VocabularyFormatError(f"byte 0x{missing[0]:02X} has no token: is the file cut off?")
 
 
 def merges_from_ranks(tokens: list[bytes], first_id: int = 0) -> tuple[np.ndarray, np.ndarray]:

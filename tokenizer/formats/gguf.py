@@ -76,7 +76,7 @@ def metadata(path: Path) -> dict[str, Any]:
             reader.scalar("Q")
             pairs = reader.scalar("Q")
             return {reader.string(): reader.value(reader.scalar("I")) for _ in range(pairs)}
-        except (struct.error, KeyError, ValueError) as error:
+        except (struct.error, KeyError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, VocabularyFormatError):
                 raise
             raise VocabularyFormatError(f"{path}: damaged GGUF metadata ({error})") from error
@@ -110,8 +110,9 @@ def read(path: Path) -> Vocabulary:
     for a in added:
         tokens[a.id] = a.content.encode()
     merges = _merges(meta["tokenizer.ggml.merges"], spellings, path)
-    bos = meta.get("tokenizer.ggml.bos_token_id")
-    eos = meta.get("tokenizer.ggml.eos_token_id")
+    bos, eos, eot = (
+        _id(meta, f"tokenizer.ggml.{name}_token_id", len(tokens)) for name in ("bos", "eos", "eot")
+    )
     named = {"bos_token": bos, "eos_token": eos}
     return Vocabulary(
         tokens=tokens,
@@ -121,12 +122,18 @@ def read(path: Path) -> Vocabulary:
         added=added,
         ignore_merges=pre in ("llama-bpe", "llama3", "llama-v3", "tekken"),
         bos_id=bos,
-        eos_ids=end_of_generation([eos, meta.get("tokenizer.ggml.eot_token_id")], added),
+        eos_ids=end_of_generation([eos, eot], added),
         prefix_ids=_affix(bos, meta.get("tokenizer.ggml.add_bos_token", False)),
         suffix_ids=_affix(eos, meta.get("tokenizer.ggml.add_eos_token", False)),
         chat_template=meta.get("tokenizer.chat_template"),
         template_tokens={k: spellings[i] for k, i in named.items() if i is not None},
     )
+
+
+def _id(meta: dict[str, Any], key: str, size: int) -> int | None:
+    """Id that `meta` declares under `key`; None also for one beyond the vocabulary, which stands for none."""
+    declared = meta.get(key, size)
+    return declared if declared < size else None
 
 
 def _affix(token: int | None, wanted: bool) -> tuple[int, ...]:

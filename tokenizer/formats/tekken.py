@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tokenizer import splitters
 from tokenizer.errors import VocabularyFormatError
-from tokenizer.formats.common import end_of_generation, merges_from_ranks
+from tokenizer.formats.common import end_of_generation, merges_from_ranks, require_bytes
+from tokenizer.kernels.layout import MOST_IDS
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
 #: Special tokens of files that do not list theirs (mistral-common's deprecated defaults), by id.
@@ -58,7 +59,7 @@ def read(path: Path) -> Vocabulary:
         splitter = splitters.from_pattern(config["pattern"])
         n_special = config["default_num_special_tokens"]
         n_ordinary = config["default_vocab_size"] - n_special
-        ordinary = [base64.b64decode(v["token_bytes"]) for v in data["vocab"][:n_ordinary]]
+        ordinary = [base64.b64decode(v["token_bytes"]) for v in data["vocab"][: max(n_ordinary, 0)]]
         listed = data.get("special_tokens") or [
             {"rank": i, "token_str": s, "is_control": True} for i, s in enumerate(_DEFAULT_SPECIAL)
         ]
@@ -67,6 +68,11 @@ def read(path: Path) -> Vocabulary:
         if isinstance(error, splitters.UnknownPreTokenizer):
             raise
         raise VocabularyFormatError(f"{path} is not a valid tekken file: {error!r}") from error
+    if not 0 <= n_special <= MOST_IDS or not 0 <= n_ordinary == len(ordinary):
+        raise VocabularyFormatError(
+            f"{path} declares {n_special} special and {n_ordinary} other tokens, and lists {len(ordinary)}"
+        )
+    require_bytes(ordinary)
     added = tuple(AddedToken(i, special.get(i, f"<SPECIAL_{i}>"), special=True) for i in range(n_special))
     merges, ranks = merges_from_ranks(ordinary, first_id=n_special)
     id_of = {a.content: a.id for a in added}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tokenizer import splitters
 from tokenizer.errors import TokenizerError, VocabularyFormatError
-from tokenizer.formats.common import end_of_generation, merges_from_ranks
+from tokenizer.formats.common import end_of_generation, merges_from_ranks, require_bytes
 from tokenizer.splitters import Splitter
 from tokenizer.vocabulary import AddedToken, Vocabulary
 
@@ -113,13 +113,20 @@ def read(path: Path, preset: str | None = None) -> Vocabulary:
     raw = path.read_bytes()
     try:
         raw = gzip.decompress(raw) if raw[:2] == _GZIP_MAGIC else raw
-        rank_of = {base64.b64decode(t, validate=True): int(r) for t, r in map(bytes.split, raw.splitlines())}
+        lines = [line for line in raw.splitlines() if line]
+        rank_of = {base64.b64decode(t, validate=True): int(r) for t, r in map(bytes.split, lines)}
     except (ValueError, binascii.Error, OSError, EOFError) as error:
         raise VocabularyFormatError(f"{path} is not a valid tiktoken file: {error}") from error
     if sorted(rank_of.values()) != list(range(len(rank_of))):
         raise VocabularyFormatError(f"{path}: ranks are not 0 to {len(rank_of) - 1}, each once")
     chosen = _preset(path, preset or _KNOWN.get(hashlib.sha256(raw).hexdigest()))
     ordinary = sorted(rank_of, key=rank_of.__getitem__)
+    require_bytes(ordinary)
+    taken = [content for content, i in chosen.special_at if i < len(ordinary)]
+    if taken:
+        raise TokenizerError(
+            f"{path} has {len(ordinary)} ranks, among them the id of {taken[0]}: wrong preset?"
+        )
     added = tuple(
         AddedToken(i, content)
         for content, i in [*zip(chosen.special, range(len(ordinary), 1 << 31)), *chosen.special_at]

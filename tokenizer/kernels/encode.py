@@ -8,6 +8,7 @@ from tokenizer.kernels.layout import (
     FAMILY,
     FLAGS,
     HAS_MISSING_BYTES,
+    MAX_DIGITS,
     MAY_MISS_BYTES,
     NORMALIZED_ADDED,
     ORDINARY_ADDED,
@@ -34,9 +35,9 @@ from tokenizer.kernels.memory import (
 )
 from tokenizer.kernels.merge import character_id
 from tokenizer.kernels.split_cl100k import mark_words_cl100k
-from tokenizer.kernels.split_deepseek import word_end_deepseek
+from tokenizer.kernels.split_deepseek import piece_end_deepseek, word_end_deepseek
 from tokenizer.kernels.split_gpt2 import mark_words_gpt2
-from tokenizer.kernels.split_o200k import word_end_o200k
+from tokenizer.kernels.split_o200k import digits_end, word_end_o200k
 from tokenizer.kernels.words import append_word
 
 # Values of `splitters.Family`.
@@ -98,11 +99,17 @@ def _encode_plain(state, start, end, parse_special, out):
         return _append_marked_words(state, start, end, out)
     if family == _WHOLE:
         return _append_known_runs(state, start, end, out)
+    piece = start
     while start < end:
         if family == _O200K:
             stop = word_end_o200k(state, start, end)
         else:
-            stop = word_end_deepseek(state, start, end)
+            if start == piece:
+                piece = piece_end_deepseek(state, start, end)
+            if start == piece:
+                stop = piece = digits_end(state, start, end, word(state, MAX_DIGITS))
+            else:
+                stop = word_end_deepseek(state, start, piece)
         out = append_word(state, start, stop - start, out)
         start = stop
     return out

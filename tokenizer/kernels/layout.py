@@ -84,3 +84,9 @@ MIX = -4417276706812531889
 def word(state, index):
     """Word `index` of `state`."""
     return load_i64(state + 8 * index)
+
+
+# What the tables' fields can hold: see `table_builder.check_limits`.
+MOST_IDS = 1 << 20
+MOST_RANKS = 1 << 24
+LONGEST_TOKEN = (1 << 16) - 1

@@ -8,7 +8,6 @@ word with their like.
 
 from tokenizer.kernels.blocks import class_of, decode
 from tokenizer.kernels.jit import kernel
-from tokenizer.kernels.layout import MAX_DIGITS, word
 from tokenizer.kernels.memory import load_u8
 from tokenizer.kernels.split_o200k import (
     CATEGORY,
@@ -17,7 +16,6 @@ from tokenizer.kernels.split_o200k import (
     SPACE,
     UPPER,
     category_at,
-    digits_end,
     is_line_end,
     white_space_end,
 )
@@ -28,8 +26,12 @@ HAN_KANA = 16
 
 
 @kernel
-def _piece_end(state, start, end):
-    """End of the piece at `start`: a run of Han and kana, or everything up to one or to a number."""
+def piece_end_deepseek(state, start, end):
+    """End of the piece at `start`: a run of Han and kana, or everything up to one or to a number.
+
+    It is `start` itself where a number stands. A piece has many words: looking for its end at each of them
+    would take quadratic time.
+    """
     at = start
     first_kind = -1
     while at < end:
@@ -90,11 +92,8 @@ def _match_end(state, start, end):
 
 
 @kernel
-def word_end_deepseek(state, start, end):
-    """End of the word at `start` in a text that ends at `end`."""
-    if category_at(state, start) >> 3 == NUMBER:
-        return digits_end(state, start, end, word(state, MAX_DIGITS))
-    piece = _piece_end(state, start, end)
+def word_end_deepseek(state, start, piece):
+    """End of the word at `start` in a piece that ends at `piece`."""
     stop = _match_end(state, start, piece)
     if stop > start:
         return stop
