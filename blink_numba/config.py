@@ -45,6 +45,9 @@ class ServeConfig(BaseModel):
     block_size: int = Field(16, ge=1, le=1024, description="Tokens of a KV block.")
     threads: int | None = Field(None, ge=1, description="Threads of the CPU engine.")
     scheduling_policy: str = Field("fcfs", description="Scheduling policy.")
+    preload_policies: list[str] = Field(
+        default_factory=list, description="Policies to swap to later without the scheduler standing still."
+    )
     launch: Literal["faf", "tail", "while", "host", "host-pipelined"] = Field(
         "faf", description="Launch strategy of the CUDA backend."
     )
@@ -102,6 +105,7 @@ class ServeConfig(BaseModel):
             model=self.model, backend=self.backend, ring_name=self.ring_name, slots=self.slots,
             max_seats=self.max_num_seqs, max_model_len=self.max_model_len, kv_tokens=self.kv_tokens,
             block_size=self.block_size, threads=self.threads, policy=self.scheduling_policy,
+            preload=tuple(self.preload_policies),
             launch=self.launch, dummy=self.dummy, batch_invariant=self.batch_invariant,
             gpu_memory_utilization=self.gpu_memory_utilization,
         )  # fmt: skip

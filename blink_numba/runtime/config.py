@@ -38,6 +38,8 @@ class EngineConfig:
         Engine threads of the CPU backend; None for one a core, less what the scheduler needs.
     policy : str
         Scheduling policy.
+    preload : tuple of str
+        Policies compiled beside it, so that the scheduler swaps to them without standing still.
     launch : {"faf", "tail", "while", "host", "host-pipelined"}
         Launch strategy of the CUDA backend.
     dummy : bool
@@ -62,6 +64,7 @@ class EngineConfig:
     block_size: int = 16
     threads: int | None = None
     policy: str = "fcfs"
+    preload: tuple[str, ...] = ()
     launch: Literal["faf", "tail", "while", "host", "host-pipelined"] = "faf"
     dummy: bool = False
     batch_invariant: bool = False
@@ -91,4 +94,5 @@ class EngineConfig:
         unknown = sorted(set(given) - known)
         if unknown:
             raise ValueError(f"unknown engine options: {', '.join(unknown)}")
+        given["preload"] = tuple(given.get("preload", ()))  # a list in JSON
         return cls(**given)

@@ -20,7 +20,8 @@ from ring.atomics import load_acquire
 from ring.jit import njit
 from ring.views import RingView
 from scheduler.build import CpuLoop, cpu_loop, set_up
-from scheduler.policy import Policy, install
+from scheduler.policy import Policy, install, named_policy
+from scheduler.policy_check import pointers
 from scheduler.recovery import abandon
 from scheduler.state import make_state, state_view
 
@@ -74,6 +75,8 @@ class CpuBackend:
             self._engine.compile()
             progress(f"compiling the scheduler (policy {policy.name})")
             scheduler_compiled()
+            for name in config.preload:
+                pointers(named_policy(name))
         self._loop: CpuLoop = cpu_loop(policy)
         self._loop.compile()
         self._config = config

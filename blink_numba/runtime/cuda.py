@@ -27,8 +27,8 @@ from ring import layout as at
 from ring.layout import RingGeometry
 from ring.views import RingView, format_ring, host_view
 from scheduler import state as sc
-from scheduler.build import set_up
-from scheduler.policy import Policy
+from scheduler.build import combine, set_up
+from scheduler.policy import Policy, install, named_policy, preload
 from scheduler.recovery import abandon
 
 DEFAULT_SEATS = 64
@@ -109,6 +109,7 @@ class CudaBackend:
         self._table = cuda.to_device(self.graphs.table())
         self._launcher = cuda.to_device(np.zeros(CORE_WORDS, np.int64))
         progress(f"compiling the scheduler kernel (policy {policy.name}, launches {config.launch})")
+        self._preloaded = [named_policy(name) for name in config.preload]
         self._kernel: Any = self._make_kernel(policy)
         self._warm_up()
         self._state: Any = None
@@ -130,7 +131,11 @@ class CudaBackend:
             raise ValueError(
                 f"launch strategy {self._config.launch!r} is not one of {', '.join(DEVICE_STRATEGIES)}"
             )
-        return make_kernel(policy, self._config.launch)
+        return make_kernel(combine(self._presets(policy), policy.name), self._config.launch)
+
+    def _presets(self, policy: Policy) -> list[Policy]:
+        """A policy and those preloaded beside it: what one kernel is made of."""
+        return [policy, *(other for other in self._preloaded if other.name != policy.name)]
 
     def _warm_up(self) -> None:
         """Load the scheduler kernel: run it on a small ring that already says stop.
@@ -188,7 +193,7 @@ class CudaBackend:
             step_deadline_s=self._config.step_deadline_s,
             poll_spins=POLL_SPINS,
         )
-        set_up(self._host_state, self._policy)
+        set_up(self._host_state, self._policy, self._presets(self._policy))
         return self._host_state
 
     def start(self, words: np.ndarray, ring: RingView) -> None:
@@ -271,6 +276,23 @@ class CudaBackend:
             self._sticky = str(error)
             return False
         return True
+
+    def resume(self, policy: Policy) -> None:
+        """Run the scheduler again after it parked, as a kernel made of this policy and those preloaded.
+
+        It stands still while the kernel is compiled: loading code is impossible beside it.
+        """
+        assert self._ring is not None
+        words = self._state.copy_to_host()
+        state = sc.state_view(words)
+        preload(state, self._presets(policy))
+        install(state, policy)
+        self._state.copy_to_device(words)
+        self._policy, self._kernel = policy, self._make_kernel(policy)
+        self._reserve_shared(words, self._ring.words, self._ring.narrow, self._state, self.engine.io)
+        driver.cuGraphExecDestroy(self._executable)
+        self._executable = self._capture_scheduler()
+        self._launch()
 
     def join(self, deadline_s: float) -> bool:
         """Wait for the scheduler to end. Whether it did."""

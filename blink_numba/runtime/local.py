@@ -77,6 +77,8 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         if kind == "cuda" and config.launch not in LAUNCHES:
             raise ValueError(f"launch={config.launch!r} is not built; choose one of {', '.join(LAUNCHES)}")
         if kind == "cuda" and config.launch == "host":
+            if config.preload:
+                raise ValueError("launch=host keeps the policy it starts with: leave preload_policies out")
             from blink_numba.runtime.cuda_host import CudaHostBackend
 
             return CudaHostBackend(model, config, policy, progress)
