@@ -64,7 +64,10 @@ def _run_guest() -> dict[str, dict]:
         (guest.work / "compiled").touch()
         guest.wait(DEADLINE_S)
         reports = "".join(path.read_text() for path in (guest.work / "wire", guest.work / "serve"))
-        return {found["scenario"]: found for found in map(json.loads, reports.splitlines())}
+        results = {found["scenario"]: found for found in map(json.loads, reports.splitlines())}
+        if any(result["error"] for result in results.values()):
+            print(guest.console())  # what the scenarios' child processes said
+        return results
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         raise AssertionError(f"{error}\n{guest.console()}") from error
     finally:

@@ -27,6 +27,7 @@ from tests.rdma.peer import ring_name
 KEY = "a key of the tests that is long enough"
 SEATS = 2
 DEADLINE_S = 150.0
+GRACE_S = 30.0  # for a front end to come back: this machine may have little time for the guest
 _CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -75,7 +76,7 @@ def engine_process(pipe: Connection, number: int, attach: bool) -> None:
     with (
         LocalEngine(CONFIG, attach=attach) as engine,
         RingHost(
-            engine.ring, KEY, host="127.0.0.1", port=number, grace_s=1.0, about={"model": "tiny"}
+            engine.ring, KEY, host="127.0.0.1", port=number, grace_s=GRACE_S, about={"model": "tiny"}
         ) as host,
     ):
         pipe.send(host.port)

@@ -19,7 +19,7 @@ from rdma.verbs.provider import WC_REMOTE_ACCESS, OneSided
 from ring import layout as at
 from ring.layout import RingGeometry
 from ring.memory import RingMemory
-from ring.states import Reason
+from ring.states import EMPTY, Reason, slot_state
 from tests.rdma.contract import CONTRACT, SIZES, Bench
 from tests.rdma.peer import AnswerBook, ScriptedScheduler, ring_name
 
@@ -115,6 +115,21 @@ def posts_of_a_burst_and_of_a_poll() -> None:
         assert sum(map(len, world.book.got.values())) == 6 * 64
         world.finish(port)
         port.close()
+
+
+def a_front_end_that_goes_quiet_holds_no_slot() -> None:
+    with setup() as world:
+        port = world.port()
+        world.submit(port, 20)
+        world.finish(port)  # its last call is the poll that brings the last answer's end
+        view = world.memory.view
+
+        def all_empty() -> bool:
+            slots = range(world.memory.geometry.slots)
+            return all(slot_state(int(view.ctl[2 * s]), int(view.req[s])) == EMPTY for s in slots)
+
+        world.wait_for(all_empty, "slots were not given back")
+        assert port.close() == 0
 
 
 def a_queue_shorter_than_a_burst() -> None:
@@ -401,6 +416,7 @@ def a_place_held_on_the_ring_s_own_host_is_respected() -> None:
 SCENARIOS = [
     contract,
     posts_of_a_burst_and_of_a_poll,
+    a_front_end_that_goes_quiet_holds_no_slot,
     a_queue_shorter_than_a_burst,
     the_other_library,
     cancel,
