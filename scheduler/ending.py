@@ -106,6 +106,7 @@ def leave_waiting(state, slot):
 def end_waiting(ring, state, slot, reason, now):
     """End a request that has no seat. Lane 0."""
     leave_waiting(state, slot)
+    state.core[sc.K_TRY_ADMIT] = 1  # it may have been the one that did not fit, before others that do
     record_at = slot * sc.SLOT_WORDS
     generated = state.slots[record_at + sc.SL_GENERATED]
     word = pack_ctl(state.slots[record_at + sc.SL_INCARNATION], generated, reason, DECODE_COMPLETED)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blink_numba.verify.answers import next_token, record_of
 from blink_numba.verify.memory import Violation, Words
 from blink_numba.verify.places import OFF, Actor, Place
+from blink_numba.verify.setup import PARK
 
 if TYPE_CHECKING:
     from blink_numba.verify.model import Model
@@ -45,9 +46,12 @@ class Scheduler(Actor):
         functions = (policy.key, policy.may_admit, policy.prefill_or_decode, policy.victim)
         if self.lanes == 1:
             loop: Any = model.copy.module("scheduler.loops.cpu")
-            verdict = loop.run(
-                model.ring, None, model.state, model.io, model.table, model.launcher, *functions
-            )
+            verdict = model.sc.PARKED
+            while verdict == model.sc.PARKED:
+                model.head()
+                verdict = loop.run(
+                    model.ring, None, model.state, model.io, model.table, model.launcher, *functions
+                )
         else:
             verdict = self._lane_loop(lane, functions)
         if verdict == model.sc.FAULTED:
@@ -228,22 +232,33 @@ class EngineAgain(Engine):
 
 
 class Host(Actor):
-    """Asks the scheduler to drain or to stop, once, at any moment."""
+    """Asks the scheduler to drain, to stop or to park, once, at any moment."""
 
     name = "host"
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         self.model = model
+        self._asked = 0
 
     def body(self, lane: int) -> None:
-        self.model.store_release(self.model.ring.command, self.model.at.C_STOP, self.model.setup.stop)
+        model = self.model
+        command = model.ring.command
+        if model.setup.stop != PARK:
+            model.store_release(command, model.at.C_STOP, model.setup.stop)
+            return
+        if not self._asked:
+            model.store_release(command, model.at.C_PARK, 1)
+            self._asked = 1
+        while model.load_acquire(model.ring.status, model.at.S_PHASE) != model.at.PHASE_PARKED:
+            model.head()
+        model.store_release(command, model.at.C_PARK, 0)
 
     def save(self) -> tuple:
-        return ()
+        return (self._asked,)
 
     def load(self, saved: tuple) -> None:
-        return None
+        self._asked = saved[0]
 
 
 class Time(Actor):

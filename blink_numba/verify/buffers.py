@@ -9,7 +9,7 @@ from typing import Any
 from blink_numba.verify.accesses import CheckedWorld
 from blink_numba.verify.answers import EOS, VOCAB
 from blink_numba.verify.memory import DATA, OWN, RAW, SILENT, SYNC, FlatRing, LaneWords, Shared, Words
-from blink_numba.verify.setup import RUN, Setup
+from blink_numba.verify.setup import PARK, RUN, Setup
 from ring.python_copy import PythonCopy
 
 EXTENT = 8  # tokens of a slot's prompt extent, and of its answer's
@@ -104,7 +104,7 @@ class Buffers(CheckedWorld):
                 self.word(ring.fe_sched, k * at.FE_WORDS + at.D_DRAINED, SYNC, writer=self._one_lane)
                 self.word(ring.fe_fence, k * at.FE_WORDS + at.F_FENCE, SYNC)
         if setup.stop != RUN:
-            self.word(ring.command, at.C_STOP, SYNC)
+            self.word(ring.command, at.C_PARK if setup.stop == PARK else at.C_STOP, SYNC)
             self.word(ring.status, at.S_PHASE, SYNC)
         for slot in self.slots_used:
             self._make_slot(slot)

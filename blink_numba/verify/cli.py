@@ -70,11 +70,15 @@ def _tell(replay: str, policy: str) -> None:
     name, _, text = replay.partition(":")
     try:
         setup, trace = find(name), decode(text)
-    except (KeyError, ValueError, IndexError) as error:
-        raise typer.BadParameter(f"--replay: {error}") from None
+    except (KeyError, ValueError) as error:
+        raise typer.BadParameter(f"--replay: {error.args[0]}") from None
     setup = replace(setup, policy=policy) if policy != "fcfs" else setup
+    try:
+        lines = tell(Model(setup), trace)
+    except ValueError as error:
+        raise typer.BadParameter(f"--replay: {error}") from None
     typer.echo(f"{setup.name}: {setup.sentence}")
-    for line in tell(Model(setup), trace):
+    for line in lines:
         typer.echo(line)
 
 
@@ -85,7 +89,7 @@ def _battery(policies: tuple[str, ...], *, mutants: bool, long: bool, only: str 
 
     chosen = tasks(long=long, mutants=mutants, variants=policies, only=only)
     if not chosen:
-        raise typer.BadParameter(f"--only {only!r}: neither a configuration nor a mutant")
+        raise typer.BadParameter(f"--only {only!r}: {_unknown(only or '')}")
     console, began, failed, killed = Console(), time.monotonic(), 0, 0
     for result in run(chosen, jobs=jobs):
         failed += not result.ok
@@ -106,9 +110,24 @@ def _battery(policies: tuple[str, ...], *, mutants: bool, long: bool, only: str 
     return failed
 
 
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    from blink_numba.verify.configurations import CONFIGURATIONS, LARGER
+    from blink_numba.verify.mutants import MUTANTS
+
+    known = [*CONFIGURATIONS, *LARGER]
+    near = get_close_matches(name, [*known, *(mutant.name for mutant in MUTANTS)])
+    if near:
+        return f"neither a configuration nor a mutant; nearest: {', '.join(near)}"
+    return f"neither a mutant (--mutants lists them) nor a configuration: {', '.join(known)}"
+
+
 def _threads(long: bool) -> int:
     from blink_numba.verify.threads import LONG_TRANSITIONS, TRANSITIONS, hammer
 
-    report = hammer(LONG_TRANSITIONS if long else TRANSITIONS)
+    transitions = LONG_TRANSITIONS if long else TRANSITIONS
+    typer.echo(f"threads and processes on one ring, {transitions:,} transitions …")
+    report = hammer(transitions)
     typer.echo(report.summary())
     return 0 if report.ok else 1

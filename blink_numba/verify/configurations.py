@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blink_numba.verify.setup import DRAIN, STOP, Ask, Client, Setup
+from blink_numba.verify.setup import DRAIN, PARK, STOP, Ask, Client, Setup
 
 LAST_INCARNATION = (1 << 31) - 1
 
@@ -106,6 +106,10 @@ CONFIGURATIONS: dict[str, Setup] = {
             (Client((Ask(1, 2), Ask(1, 1))),), stop=STOP,
         ),
         Setup(
+            "park", "The host parks the scheduler at any moment, and runs it again.",
+            (Client((Ask(1, 3),)),), stop=PARK,
+        ),
+        Setup(
             "wrap", "Incarnations wrap around.",
             (Client((Ask(1, 1), Ask(1, 1, cancel=True))),), first_incarnation=LAST_INCARNATION - 1,
         ),
@@ -170,6 +174,14 @@ LARGER: dict[str, Setup] = {
                 Client(tuple(Ask(1, 1 + k % 3) for k in range(4)), slots=2, burst=True, crash=True,
                        afterwards=(Ask(1, 2), Ask(1, 1))),
             ), seats=2, log_entries=128, restart=True,
+        ),
+        Setup(
+            "cancel-queue", "The next in line, too large for what is free, are cancelled.",
+            (
+                Client((Ask(1, 6), Ask(5, 2, cancel=True), Ask(5, 1, cancel=True), Ask(1, 1)), slots=4,
+                       burst=True),
+            ),
+            seats=2, blocks=7, block_size=1, prefill_tokens=5,
         ),
         Setup(
             "overrun-fast", "A token log of four entries and an answer of seven tokens.",

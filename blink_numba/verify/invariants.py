@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from blink_numba.verify.answers import answer_of
 from blink_numba.verify.memory import Violation
+from blink_numba.verify.setup import STOP
 
 if TYPE_CHECKING:
     from blink_numba.verify.model import Model
@@ -29,8 +30,12 @@ INVARIANTS = {
     "one-owner": "Each seat and each block has one owner: a request or the free list.",
     "no-leak": "When nothing is live, all seats and all blocks are free.",
     "ends-within-one-step": "After a cancel or a declared death, at most one more step runs with the request "
-    "in it; none after a cancel that its claim saw.",
+    "in it; none after a cancel that its claim saw, and no step while one that waits is known to end.",
     "window": "No launch goes beyond the window.",
+    "own-blocks": "A decode step writes only to blocks that its seats hold.",
+    "work-conserving": "First come, first served launches no step past the oldest that waits while a seat "
+    "and its blocks are free, no decode step past a prefill that has a seat.",
+    "heeds-the-host": "No step is launched in a turn that saw the host ask for a park.",
     "exec-idle": "No executable is launched that may still run, and one step is in flight at a time.",
     "drained-is-quiet": "When a dead front end is reported drained, its slots are quiet.",
     "quiet-successor": "A successor finds no slot of its share in use.",
@@ -234,6 +239,7 @@ class Monitor:
         model, words = self.model, self.words
         model.ghost[G_IN_FLIGHT] = 1
         model.ghost[G_WINDOW] += 1
+        self._check_batch()
         for slot in model.slots_in_step():
             req, ctl = model.memory[model.ring.req.where[slot]], model.memory[model.ring.ctl.where[2 * slot]]
             cancelled = words.req_command(req) == words.CANCEL
@@ -246,6 +252,39 @@ class Monitor:
                 raise Violation(
                     "ends-within-one-step", f"slot {slot}: a step too many after its cancel or death"
                 )
+
+    def _check_batch(self) -> None:
+        """Whether the step being launched is the one that is due. In the scheduler's own move."""
+        model, sc, setup = self.model, self.model.sc, self.model.setup
+        get, core, seats, slots = list.__getitem__, model.state.core, model.state.seats, model.state.slots
+        if get(core, sc.K_PARK):
+            raise Violation("heeds-the-host", "a step was launched after the host asked for a park")
+        decodes = get(core, sc.K_PLAN) == sc.DECODE_STEP
+        rows = get(core, sc.K_IN_FLIGHT_ROWS) if decodes else 0
+        for row in range(rows):
+            here = model.peek(model.io.decode_rows, row) * sc.SEAT_WORDS
+            held, position = get(seats, here + sc.SE_BLOCKS), get(seats, here + sc.SE_COMPUTED)
+            if position >= held * setup.block_size:
+                raise Violation("own-blocks", f"row {row} decodes position {position}, of {held} blocks")
+        waiting = get(core, sc.K_WAITING)
+        queue = [get(model.state.waiting, index) * sc.SLOT_WORDS for index in range(waiting)]
+        for record in queue:
+            if get(slots, record + sc.SL_DOOM):
+                slot = record // sc.SLOT_WORDS
+                raise Violation("ends-within-one-step", f"slot {slot} waits on, though it is known to end")
+        if setup.policy != "fcfs":
+            return
+        seated = get(core, sc.K_SEATED)
+        if decodes and seated > rows:
+            raise Violation("work-conserving", f"{rows} of {seated} seats decode, the others' prefills wait")
+        if not waiting or not get(core, sc.K_SEATS_FREE) or get(core, sc.K_STOP) == STOP:
+            return
+        oldest = min(queue, key=lambda record: get(slots, record + sc.SL_TICKET))
+        tokens = get(slots, oldest + sc.SL_PROMPT_LEN) + get(slots, oldest + sc.SL_GENERATED) + 1
+        free = get(core, sc.K_BLOCKS_FREE) + tokens // -setup.block_size
+        if free >= seated:  # one for each that is seated is kept back
+            raise Violation("work-conserving", f"slot {oldest // sc.SLOT_WORDS} waits beside a free seat, "
+                            f"{get(core, sc.K_BLOCKS_FREE)} blocks are free")  # fmt: skip
 
     def on_done(self, actor: int, before: int, after: int) -> None:
         """A step is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-RUN, DRAIN, STOP = 0, 1, 2
+RUN, DRAIN, STOP, PARK = range(4)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Setup:
     log_entries : int
         With `short_log` the log may be overrun, so its entries may be read while written.
     stop : int
-        DRAIN or STOP: the host asks for it at any moment.
+        DRAIN, STOP or PARK: the host asks for it at any moment; once parked, it runs it again.
     first_incarnation : int
         What the slots' incarnations are at the start.
     preemption_bound : int, optional

@@ -42,7 +42,13 @@ def show_word(model: Model, name: str, index: int, value: int) -> str:
 
 
 def tell(model: Model, trace: list[tuple[int, int]]) -> list[str]:
-    """Lines of the story of a trace: one numbered line an access, until the violation."""
+    """Lines of the story of a trace: one numbered line an access, until the violation.
+
+    Raises
+    ------
+    ValueError
+        Nobody can make a move of the trace: it is of other sources, or of another configuration.
+    """
     from blink_numba.verify.memory import Violation
 
     model.telling, model.steps = True, []
@@ -50,8 +56,13 @@ def tell(model: Model, trace: list[tuple[int, int]]) -> list[str]:
     try:
         state = model.start()
         model.steps.clear()
-        for actor, choice in trace:
+        for number, (actor, choice) in enumerate(trace, 1):
             model.restore(state)
+            if (actor, choice) not in model.moves(state):
+                raise ValueError(
+                    f"move {number} of {len(trace)} is not possible: the trace is of another configuration "
+                    "or variant, or the order of accesses changed since; run --only CONFIGURATION again"
+                )
             state = model.move(state, actor, choice)
     except Violation as violation:
         ending = f"{violation.invariant} violated: {violation.detail}"
@@ -94,5 +105,16 @@ def encode(trace: list[tuple[int, int]]) -> str:
 
 
 def decode(text: str) -> list[tuple[int, int]]:
-    """The trace of `encode`."""
+    """The trace of `encode`.
+
+    Raises
+    ------
+    ValueError
+        The text is none.
+    """
+    if not text or len(text) % 2 or set(text) - set("0123456789abcdef"):
+        raise ValueError(
+            "after CONFIGURATION: two hex digits (0-9, a-f) a transition are needed, all of the line that "
+            f"the counterexample ended with; here are {len(text)} characters"
+        )
     return [(int(text[k], 16), int(text[k + 1], 16) - 1) for k in range(0, len(text), 2)]

@@ -23,6 +23,9 @@ FOUND = [
     ("preempted-late", "displace", "legal-edges"),
     # One lane noted deaths and the stop word while others judged requests by them.
     ("deaths-judged-early", "crash-lanes", "no-data-race"),
+    # The oldest of those that waited did not fit and was cancelled: the next, which fits, was not
+    # tried before another request ended.
+    ("leaver-unnoticed", "cancel-queue", "work-conserving"),
 ]
 
 
