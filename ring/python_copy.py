@@ -86,6 +86,16 @@ class PythonCopy:
             sys.modules.pop(f"{self.name}.{path}", None)
         self._modules.clear()
 
+    def run(self, code: CodeType, module: ModuleType) -> None:
+        """Run a module's code as plain Python; what it imports of these packages is the copy's."""
+        module.__dict__["__builtins__"] = self._builtins
+        jit_was_disabled = _config.DISABLE_JIT
+        _config.DISABLE_JIT = True
+        try:
+            exec(code, module.__dict__)
+        finally:
+            _config.DISABLE_JIT = jit_was_disabled
+
     def _load(self, path: str) -> None:
         file = ROOT.joinpath(*path.split(".")).with_suffix(".py")
         if not file.exists():
@@ -94,19 +104,14 @@ class PythonCopy:
         module.__file__ = str(file)
         if file.name == "__init__.py":
             module.__path__ = []  # a package; its modules are found by this loader alone
-        module.__dict__["__builtins__"] = self._builtins
         # known before it runs: imports may go in circles, and dataclasses look their module up
         self._modules[path] = sys.modules[module.__name__] = module
-        jit_was_disabled = _config.DISABLE_JIT
-        _config.DISABLE_JIT = True
         try:
-            exec(self._code(path, file), module.__dict__)
+            self.run(self._code(path, file), module)
         except BaseException:
             self._modules.pop(path, None)
             sys.modules.pop(module.__name__, None)
             raise
-        finally:
-            _config.DISABLE_JIT = jit_was_disabled
         parent, _, leaf = path.rpartition(".")
         if parent:
             setattr(self._modules[parent], leaf, module)

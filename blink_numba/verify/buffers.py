@@ -9,6 +9,7 @@ from typing import Any
 from blink_numba.verify.accesses import CheckedWorld
 from blink_numba.verify.answers import EOS, VOCAB
 from blink_numba.verify.memory import DATA, OWN, RAW, SILENT, SYNC, FlatRing, LaneWords, Shared, Words
+from blink_numba.verify.own_policy import own_policy
 from blink_numba.verify.setup import PARK, RUN, Setup
 from ring.python_copy import PythonCopy
 
@@ -209,7 +210,10 @@ class Buffers(CheckedWorld):
 
     def _policy(self, name: str) -> Any:
         shipped = self.copy.module("scheduler.policies").SHIPPED
-        policy = self.copy.module(f"scheduler.policies.{shipped[name]}").POLICY
+        if name in shipped:
+            policy = self.copy.module(f"scheduler.policies.{shipped[name]}").POLICY
+        else:
+            policy = own_policy(self.copy, name)
         return replace(policy, margin=0)  # as eager to preempt as can be
 
     def _settle_knowledge(self) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+STORY_LINES = 100
 NEEDS = "the model checker needs greenlet (and hypothesis for its machine): pip install 'blink-numba[test]'"
 
 
@@ -14,7 +15,8 @@ def verify(
     variant: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to check, as policy=NAME; may be given more than once. Default: policy=fcfs."
+            help="What to check: policy=NAME, shipped or your own file.py:attribute; may be given more "
+            "than once. Default: policy=fcfs."
         ),
     ] = None,
     mutants: Annotated[
@@ -47,15 +49,18 @@ def verify(
 
 
 def _policies(variant: list[str] | None) -> tuple[str, ...]:
-    from scheduler.policies import SHIPPED
+    from scheduler.policies import find
+    from scheduler.policy import PolicyError
 
     names = []
     for text in variant or ["policy=fcfs"]:
         key, _, value = text.partition("=")
-        if key != "policy" or value not in SHIPPED:
-            raise typer.BadParameter(
-                f"--variant {text!r}: expected policy=NAME with one of {', '.join(SHIPPED)}"
-            )
+        if key != "policy":
+            raise typer.BadParameter(f"--variant {text!r}: expected policy=NAME, such as policy=srpt")
+        try:
+            find(value)
+        except PolicyError as error:
+            raise typer.BadParameter(f"--variant {text!r}: {error}") from None
         names.append(value)
     return tuple(names)
 
@@ -101,13 +106,21 @@ def _battery(policies: tuple[str, ...], *, mutants: bool, long: bool, only: str 
             end="  ",
         )
         console.print(result.figures, markup=False, highlight=False, soft_wrap=True)
-        for line in result.story:
+        for line in _last_lines(result.story):
             console.print("     ", line, markup=False, highlight=False, soft_wrap=True)
     count = sum(task.kind == "mutant" for task in chosen)
     if count:
         console.print(f"{killed} of {count} mutants killed")
     console.print(f"{len(chosen)} tasks, {failed} failed, {time.monotonic() - began:.0f} s")
     return failed
+
+
+def _last_lines(story: list[str]) -> list[str]:
+    """What is read first of a story; a random walk's is long."""
+    if len(story) <= STORY_LINES:
+        return story
+    left_out = len(story) - STORY_LINES
+    return [f"… {left_out} lines before, told by the last line's --replay", *story[-STORY_LINES:]]
 
 
 def _unknown(name: str) -> str:
