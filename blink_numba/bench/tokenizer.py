@@ -8,11 +8,13 @@ tokenizers that have encoded other texts of the kind.
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,7 +57,7 @@ class _Subject:
 
 
 def run(
-    repeats: Annotated[int, typer.Option(help="Rounds of each measurement; the median counts.")] = 7,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds of each measurement; the median counts.")] = 7,
     peers: Annotated[bool, typer.Option(help="Compare with the installed peers, not only with HF.")] = True,
     plot: Annotated[str, typer.Option(help="Also draw the ratios to this SVG or PNG file.")] = "",
 ) -> list[Row]:
@@ -73,7 +75,14 @@ def run(
     Returns
     -------
     list of Row
+
+    Raises
+    ------
+    typer.BadParameter
+        If the plot could not be drawn: said before minutes of measuring, not after.
     """
+    if plot:
+        _require_drawable(plot)
     rows: list[Row] = []
     mismatches = 0
     for name in VOCABULARIES:
@@ -89,6 +98,13 @@ def run(
     if plot:
         _draw(rows, plot)
     return rows
+
+
+def _require_drawable(plot: str) -> None:
+    if Path(plot).suffix not in (".svg", ".png") or not Path(plot).absolute().parent.is_dir():
+        raise typer.BadParameter(f"--plot needs an .svg or .png file in an existing folder, not {plot}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise typer.BadParameter("--plot needs matplotlib: pip install matplotlib")
 
 
 def _length_of(subject: _Subject) -> Callable[[str], int]:

@@ -83,7 +83,7 @@ def _json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_bytes())
     except ValueError as error:
-        raise VocabularyFormatError(f"{path} is not valid JSON: {error}") from error
+        raise VocabularyFormatError(f"{path} is not valid JSON ({error}): fetch it anew") from error
     return value if isinstance(value, dict) else None
 
 
