@@ -77,6 +77,10 @@ CONFIGURATIONS: dict[str, Setup] = {
             (Client((Ask(1, 5), Ask(1, 2)), slots=1),), log_entries=4, short_log=True,
         ),
         Setup(
+            "overrun-one", "The same with one request: the fifth token overwrites the first's entry.",
+            (Client((Ask(1, 5),)),), log_entries=4, short_log=True,
+        ),
+        Setup(
             "stop-token", "An answer that a stop token ends.",
             (Client((Ask(1, 3, stops_at=2), Ask(1, 1))),),
         ),

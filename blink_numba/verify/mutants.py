@@ -255,6 +255,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("overrun-unseen", "A reader that was overrun believes what it read.", "rdma.reader",
             "if head_after - marks[M_TAIL] > entries - entries // 4:", "if False:", "overrun-fast",
             "delivered-in-order own-tokens"),
+    _mutant("overrun-without-margin", "A reader forgets that the scheduler writes ahead of the head.", "rdma.reader",
+            "> entries - entries // 4:", "> entries:", "overrun-one", "delivered-in-order own-tokens"),
     _mutant("stops-with-work-left", "The scheduler stops while requests are in service.", "scheduler.turn",
             "if core[sc.K_SEATED] == 0 and core[sc.K_WAITING] == 0 and core[sc.K_IN_FLIGHT] == sc.NOTHING:",
             "if core[sc.K_WAITING] == 0:",
