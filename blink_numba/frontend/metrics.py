@@ -22,6 +22,7 @@ _ITL = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 
         5.0, 10.0)  # fmt: skip
 _LATENCY = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
             120.0, 240.0, 480.0, 960.0)  # fmt: skip
+_TOKENIZE = (0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1, 1.0)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
 
@@ -56,6 +57,8 @@ class Metrics:
     ----------
     ttft, itl, e2e : Histogram
         From a request's arrival to its first token, between tokens, from arrival to the end.
+    tokenize : Histogram
+        What turning a prompt's text into tokens takes of the time to the first token.
     queue, prefill, decode, inference : Histogram
         Arrival to seat, seat to first token, first to last token, seat to last token.
     """
@@ -63,6 +66,7 @@ class Metrics:
     ttft: Histogram = field(default_factory=lambda: Histogram(_TTFT))
     itl: Histogram = field(default_factory=lambda: Histogram(_ITL))
     e2e: Histogram = field(default_factory=lambda: Histogram(_LATENCY))
+    tokenize: Histogram = field(default_factory=lambda: Histogram(_TOKENIZE))
     queue: Histogram = field(default_factory=lambda: Histogram(_TTFT))
     prefill: Histogram = field(default_factory=lambda: Histogram(_TTFT))
     decode: Histogram = field(default_factory=lambda: Histogram(_LATENCY))
@@ -79,6 +83,7 @@ _HISTOGRAMS = (
     ("vllm:time_to_first_token_seconds", "Arrival to first token", "ttft"),
     ("vllm:inter_token_latency_seconds", "Between tokens of an answer", "itl"),
     ("vllm:e2e_request_latency_seconds", "Arrival to the end of the answer", "e2e"),
+    ("blink_numba:tokenize_seconds", "Text to tokens, within the time to first token", "tokenize"),
     ("vllm:request_queue_time_seconds", "Arrival to a seat in the batch", "queue"),
     ("vllm:request_prefill_time_seconds", "Seat to first token", "prefill"),
     ("vllm:request_decode_time_seconds", "First to last token", "decode"),

@@ -217,12 +217,14 @@ class Service:
                 f"{self.max_model_len} tokens can hold",
                 "context_length_exceeded",
             )
+        began = time.perf_counter()
         if len(text) > LONG_TEXT:
             ids = await asyncio.to_thread(
                 self.tokenizer.encode, text, add_special=add_special, parse_special=True
             )
         else:
             ids = self.tokenizer.encode(text, add_special=add_special, parse_special=True)
+        self.metrics.tokenize.observe(time.perf_counter() - began)
         if not len(ids):
             raise invalid(param, f"{param} is empty: an answer needs at least one token before it")
         return ids

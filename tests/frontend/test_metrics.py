@@ -64,6 +64,8 @@ def test_times_and_counts_are_those_of_the_client(paced):
     assert grown("vllm:prompt_tokens_total") == 3
     assert grown("vllm:generation_tokens_total") == 100
     assert grown("vllm:time_to_first_token_seconds_count") == 1
+    assert grown("blink_numba:tokenize_seconds_count") == 1
+    assert 0.0 < grown("blink_numba:tokenize_seconds_sum") < grown("vllm:time_to_first_token_seconds_sum")
     assert grown("vllm:inter_token_latency_seconds_count") == 99
     assert grown("vllm:e2e_request_latency_seconds_count") == 1
     # The server's clock starts later and stops earlier than the client's, and never the other way round.
