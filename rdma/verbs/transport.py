@@ -159,7 +159,7 @@ class VerbsTransport(Transport):
             self._send(rows, give_up)
 
     def _give_up(self) -> None:
-        """Forget everything: this session cannot go on."""
+        """Forget everything: this connection cannot go on."""
         self._in_flight.clear()
         self._disconnect()
 
