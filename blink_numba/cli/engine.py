@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 
 def engine(
@@ -51,6 +52,6 @@ def engine(
             on_progress=lambda line: console.print(f"[dim]{line}"), on_ready=console.print,
         )  # fmt: skip
     except (EngineStartError, TransportError, ValueError) as error:
-        console.print(f"[red]error:[/] {error}")
+        console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from None
     raise typer.Exit(status)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 
 def frontend(
@@ -53,6 +54,6 @@ def frontend(
             settings, connector, lambda number: console.print(f"serving on http://{host}:{number}/v1")
         )
     except (TransportError, ValueError) as error:
-        console.print(f"[red]error:[/] {error}")
+        console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from None
     raise typer.Exit(status)
