@@ -21,7 +21,7 @@ measure() { # file, seconds at most, bench, options …
     echo "== $file took $(($(date +%s) - began)) s"
 }
 
-for bench in ${*:-launch scan endurance decode interference energy}; do
+for bench in ${*:-launch scan endurance decode interference energy agreement serve}; do
     case $bench in
     launch | scan) measure "$bench" 100 "$bench" ;;
     endurance) measure endurance 200 endurance ;;
@@ -31,6 +31,13 @@ for bench in ${*:-launch scan endurance decode interference energy}; do
         measure interference-llama3-8b 240 interference --model llama3-8b --strategies faf,host --prompt 512
         ;;
     energy) measure energy 150 energy ;;
+    agreement) measure agreement 300 agreement --backend cuda --model smollm2 ;;
+    serve)
+        measure serve-smollm2 300 serve --model smollm2 --backend cuda --dummy --rates 8,16,32 --seconds 8 \
+            --burners 32 --max-prompt 2048 --max-answer 1024
+        measure serve-llama3-8b 300 serve --model llama3-8b --backend cuda --dummy --rates 2,4,8 --seconds 10 \
+            --burners 32 --max-prompt 2048 --max-answer 1024
+        ;;
     *)
         echo "no such bench: $bench" >&2
         exit 2
