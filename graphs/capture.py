@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+from numba.cuda.dispatcher import _Kernel  # there is no public way to compile and not to load
 
 from graphs._cuda import CudaError, check, cuda, driver
 from graphs.grid import DECODE, EXECS, make_table, shapes
@@ -63,13 +64,25 @@ def capture(enqueue: Callable[[], None], stream, name: str):
     return check(driver.cuStreamEndCapture(int(stream)), f"capturing {name}")
 
 
+def compile_kernel(kernel, *arguments: Any) -> None:
+    """Compile and link a kernel for arguments of these types, without loading it.
+
+    All of it on the CPU, so that it may go on beside a resident kernel; `load_kernel` then only loads.
+    """
+    types_of = tuple(kernel.typeof_pyval(argument) for argument in arguments)
+    # what the dispatcher does to compile, less its last act, which loads
+    compiled = _Kernel(kernel.py_func, types_of, **kernel.targetoptions)
+    compiled._codelibrary.get_cubin()
+    kernel.add_overload(compiled, types_of)
+
+
 def load_kernel(kernel, *arguments: Any) -> None:
-    """Compile and load a kernel for arguments of these types, without launching it.
+    """Compile (unless it is) and load a kernel for arguments of these types, without launching it.
 
     For kernels that cannot run outside their graph. Loading allocates and synchronises: not
     allowed while capturing, a deadlock beside a resident kernel.
     """
-    kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))
+    kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments)).bind()
 
 
 def allow_shared_memory(kernel, size: int) -> None:

@@ -8,6 +8,7 @@ loads and compiles while the scheduler goes on, and parks it only to change the 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -19,11 +20,12 @@ from ring.views import RingView
 from scheduler import state as sc
 from scheduler.policies import find
 from scheduler.policy import Policy, PolicyError, pack_name, unpack_name
-from scheduler.policy_check import pointers
 
 logger = logging.getLogger("blink_numba.policy")
 
 LOOK_S = 0.001
+PATIENCE_S = 0.05  # a look waits so long for a policy that is loaded: one compiled before is there at once
+LOAD_DEADLINE_S = 120.0
 PARK_DEADLINE_S = 120.0  # a step may take so long, and the scheduler parks between steps
 
 
@@ -82,13 +84,36 @@ def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
 class Runner(Protocol):
     """What runs the scheduler, as far as the desk needs it.
 
-    One that can also ``resume(policy)`` (put the policy in force in its state and run the loop again,
-    with the policy's functions) can be given policies that were not preloaded.
+    One that can also ``prepare(policy)`` (compile what `resume` will run, while the scheduler runs) and
+    ``resume(policy)`` (put the policy in force in its state and run the loop again, with the
+    policy's functions) can be given policies that were not preloaded.
     """
 
     def verdict(self) -> int | None:
         """The loop's last verdict once it has returned, None while it runs."""
         ...
+
+
+class _Loader(threading.Thread):
+    """Loads and compiles a policy while the scheduler runs and its watchdog looks.
+
+    Attributes
+    ----------
+    policy, error : Policy or None, Exception or None
+        What came of it, once the thread has ended.
+    """
+
+    def __init__(self, name: str, number: int, load: Callable[[str], Policy]) -> None:
+        super().__init__(name="blink-numba-policy", daemon=True)
+        self.policy_name, self.number, self._load = name, number, load
+        self.policy: Policy | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.policy = self._load(self.policy_name)
+        except Exception as error:
+            self.error = error
 
 
 class PolicyDesk:
@@ -113,6 +138,7 @@ class PolicyDesk:
                  load: Callable[[str], Policy] = find) -> None:  # fmt: skip
         self._ring, self._runner, self._load = ring, runner, load
         self._served = int(ring.command[at.C_REFUSED])
+        self._loader: _Loader | None = None
         self.last_pause_s = 0.0
         self._announce(policy)
 
@@ -122,27 +148,57 @@ class PolicyDesk:
         self._ring.status[at.S_POLICY_NAME : at.S_POLICY_NAME + sc.NAME_WORDS] = words
 
     def look(self) -> str | None:
-        """Serve a request, if one waits. The name of the policy that came into force, if one did."""
+        """Serve a request, if one waits. The name of the policy that came into force, if one did.
+
+        Loading and compiling go on beside the caller, over several looks.
+        """
+        if self._loader is None:
+            self._loader = self._begin()
+        if self._loader is None:
+            return None
+        self._loader.join(PATIENCE_S)
+        if self._loader.is_alive():
+            return None
+        loader, self._loader = self._loader, None
+        try:
+            if loader.error is not None:
+                raise loader.error
+            assert loader.policy is not None
+            self._swap(loader.policy, loader.number)
+        except Exception as error:  # whatever a policy's file does, the engine goes on
+            logger.error("policy %s: %s", loader.policy_name, error)
+            _release(self._ring.command, at.C_REFUSED, loader.number)
+            return None
+        logger.info(
+            "policy %s in force; the scheduler stood for %.3f ms", loader.policy_name, 1e3 * self.last_pause_s
+        )
+        return loader.policy.name
+
+    def _begin(self) -> _Loader | None:
+        """A thread that loads the policy that is asked for, if one is."""
         number = int(_read(self._ring.command, at.C_POLICY))
         if number <= self._served or _read(self._ring.status, at.S_POLICY_WANTED) != number:
             return None
         self._served = number
         name = unpack_name(self._ring.command[at.C_POLICY_NAME : at.C_POLICY_NAME + sc.NAME_WORDS])
-        try:
-            policy = self._load(name)
-            pointers(policy)
-            self._swap(policy, number)
-        except Exception as error:  # whatever a policy's file does, the engine goes on
-            logger.error("policy %s: %s", name, error)
-            _release(self._ring.command, at.C_REFUSED, number)
-            return None
-        logger.info("policy %s in force; the scheduler stood for %.3f ms", name, self.last_pause_s * 1e3)
-        return policy.name
+        loader = _Loader(name, number, self._make_ready)
+        loader.start()
+        return loader
+
+    def _make_ready(self, name: str) -> Policy:
+        prepare = getattr(self._runner, "prepare", None)
+        if prepare is None:
+            raise PolicyError("this backend swaps only among the policies it was started with")
+        policy = self._load(name)
+        prepare(policy)
+        return policy
+
+    def close(self) -> None:
+        """Wait for a policy that is being loaded, so that nothing compiles while the process ends."""
+        if self._loader is not None:
+            self._loader.join(LOAD_DEADLINE_S)
 
     def _swap(self, policy: Policy, number: int) -> None:
-        resume = getattr(self._runner, "resume", None)
-        if resume is None:
-            raise PolicyError("this backend swaps only among the policies it was started with")
         command = self._ring.command
         _release(command, at.C_PARK, 1)
         give_up = time.monotonic() + PARK_DEADLINE_S
@@ -157,5 +213,5 @@ class PolicyDesk:
         parked = time.monotonic()
         self._announce(policy)
         _release(self._ring.status, at.S_POLICY, number)
-        resume(policy)
+        self._runner.resume(policy)  # type: ignore[attr-defined]  # it could prepare
         self.last_pause_s = time.monotonic() - parked

@@ -65,7 +65,9 @@ def run_scenario(backend: Any, config: EngineConfig) -> dict[str, Any]:
         ring.view.command[at.C_STOP] = at.STOP
         assert backend.join(20.0), "the scheduler did not stop"
         decisions = [
-            _decision(entry) for entry in entries(ring.view.flight) if entry.event not in _OF_THE_STRATEGY
+            _decision(entry.decision)
+            for entry in entries(ring.view.flight)
+            if entry.event not in _OF_THE_STRATEGY
         ]
         port.close()
         backend.close()

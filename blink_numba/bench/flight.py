@@ -117,7 +117,7 @@ def prefill_rate(entries: np.ndarray) -> float:
 def quantiles(values: np.ndarray) -> dict[str, float]:
     """``p50``, ``p99``, ``p999``, ``mean``, ``count``; raises ValueError without values."""
     if len(values) == 0:
-        raise ValueError("nothing was measured")
+        raise ValueError("nothing was measured: no sample fell into the time given, measure for longer")
     p50, p99, p999 = np.percentile(values, (P50, P99, P999))
     return {
         "p50": float(p50), "p99": float(p99), "p999": float(p999), "mean": float(np.mean(values)),

@@ -19,14 +19,17 @@ from blink_numba.bench.burners import Burners, reserved_core
 from blink_numba.bench.client import ClientProcess, Load
 from blink_numba.bench.flight import quantiles
 from blink_numba.bench.report import Row
+from blink_numba.bench.resident import SideBySide, engine_config
+from blink_numba.runtime import EngineConfig, EngineProcess
 
 SETTLE_S = 1.0
+PREFILL_TOKENS = 512  # of the largest prefill graph
 P99_RATIO, THROUGHPUT_RATIO = 1.01, 0.99  # targets of the resident scheduler
 
 
 def run(
     model: str = "smollm2",
-    strategies: str = "faf,tail,while,host",
+    strategies: str = "faf,tail,while,host,host-pipelined",
     burners: int = 0,
     batch: int = 16,
     prompt: int = 128,
@@ -51,9 +54,14 @@ def run(
     names = [backend] if backend == "cpu" else [name.strip() for name in strategies.split(",")]
     load = Load(concurrency=batch, prompt=prompt, tokens=tokens, warmup_s=SETTLE_S, seconds=seconds)
     rows: list[Row] = []
-    with ClientProcess(client_cores) as client, _on(cores):
+    with (
+        ClientProcess(client_cores) as client,
+        _on(cores),
+        SideBySide(_configs(model, names, backend, load)) as engines,
+    ):
         for name in names:
-            idle, loaded = _measure(client, model, name, backend, load, lambda: Burners(count, cores))
+            with engines.running(name) as engine:
+                idle, loaded = _measure(client, engine, load, lambda: Burners(count, cores))
             extra: dict[str, Any] = {"model": model, "batch": batch, "burners": count, "cores": len(cores)}
             rows += phase_rows(f"{name}/idle", idle, **extra)
             rows += phase_rows(f"{name}/loaded", loaded, **extra)
@@ -72,24 +80,27 @@ def _on(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _measure(
-    client: ClientProcess, model: str, strategy: str, backend: str, load: Load, burning: Callable[[], Burners]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Start an engine, run the load twice; what the client measured idle and loaded."""
-    from blink_numba.bench.resident import engine
+def _configs(model: str, names: list[str], backend: str, load: Load) -> dict[str, EngineConfig]:
+    length = load.prompt + load.tokens
+    return {
+        name: engine_config(
+            model, load.concurrency, length, backend=backend, launch="faf" if backend == "cpu" else name,
+            prefill_tokens=PREFILL_TOKENS,
+        )
+        for name in names
+    }  # fmt: skip
 
-    launch = "faf" if backend == "cpu" else strategy
-    with engine(
-        model, load.concurrency, load.prompt + load.tokens, backend=backend, launch=launch
-    ) as running:
-        client.ask(attach=running.ring_name)
-        here = replace(load, vocab_size=running.spec.vocab_size)
-        idle = client.measure(here)
-        with burning():
-            loaded = client.measure(here)
-        client.ask(detach=True)
-        if running.failure() is not None:
-            raise RuntimeError(f"{strategy}: {running.failure()}")
+
+def _measure(
+    client: ClientProcess, engine: EngineProcess, load: Load, burning: Callable[[], Burners]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the load twice on an engine; what the client measured idle and loaded."""
+    client.ask(attach=engine.ring_name)
+    here = replace(load, vocab_size=engine.spec.vocab_size)
+    idle = client.measure(here)
+    with burning():
+        loaded = client.measure(here)
+    client.ask(detach=True)
     return idle, loaded
 
 

@@ -6,12 +6,12 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from blink_numba.runtime import EngineConfig, LocalEngine
+from blink_numba.runtime import EngineConfig, EngineProcess, LocalEngine
 from rdma import FrontEndPort, Handle, Request, ShmTransport
 
 _numbers = itertools.count()
@@ -51,6 +51,51 @@ def engine(model: str, seats: int, length: int, backend: str = "cuda", launch: s
         yield running
     finally:
         running.stop(drain=False)
+
+
+class SideBySide:
+    """Engines in processes of their own, prepared at the same time and run one at a time. A context manager.
+
+    Compiling its kernels is most of an engine's start, and takes a core each.
+
+    Parameters
+    ----------
+    configs : mapping of str to EngineConfig
+    """
+
+    def __init__(self, configs: Mapping[str, EngineConfig]) -> None:
+        self._engines = {name: EngineProcess.spawn(config, hold=True) for name, config in configs.items()}
+
+    @contextlib.contextmanager
+    def running(self, name: str) -> Iterator[EngineProcess]:
+        """The engine of this name for the block, once all are prepared; it can run only once.
+
+        Raises
+        ------
+        EngineStartError
+            One of them could not be prepared, or this one not started.
+        RuntimeError
+            It failed in the block.
+        """
+        for engine in self._engines.values():
+            if engine.held:
+                engine.wait_prepared()
+        running = self._engines[name]
+        running.release()
+        running.wait_ready()
+        try:
+            yield running
+            if running.failure() is not None:
+                raise RuntimeError(f"{name}: {running.failure()}")
+        finally:
+            running.stop(drain=False)
+
+    def __enter__(self) -> SideBySide:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for engine in self._engines.values():
+            engine.stop(drain=False)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from blink_numba.bench.report import Report, Row
+
+logger = logging.getLogger("blink_numba.bench")
 
 HOME = Path(__file__).parent.parent / "bench"
 
@@ -62,7 +66,8 @@ def command(name: str, run: Callable[..., list[Row]]) -> Callable[..., None]:
         default = parameter.default if parameter.default is not inspect.Parameter.empty else ...
         hint = hints.get(parameter.name, str)
         if get_origin(hint) is not Annotated:  # else the bench says itself what its option is
-            default = typer.Option(default, f"--{parameter.name.replace('_', '-')}")
+            flag = parameter.name.replace("_", "-")
+            default = typer.Option(default, f"--{flag}/--no-{flag}" if hint is bool else f"--{flag}")
         kind = inspect.Parameter.KEYWORD_ONLY
         options.append(inspect.Parameter(parameter.name, kind, default=default, annotation=hint))
     json = inspect.Parameter(
@@ -71,7 +76,12 @@ def command(name: str, run: Callable[..., list[Row]]) -> Callable[..., None]:
     )  # fmt: skip
 
     def measure(json: str | None = None, **arguments: Any) -> None:
-        report = Report(name, run(**arguments))
+        try:
+            report = Report(name, run(**arguments))
+        except (ValueError, RuntimeError, OSError) as error:  # no GPU, a wrong option, an engine that fails
+            logger.debug("bench %s", name, exc_info=True)
+            Console(stderr=True).print(f"[red]error:[/] bench {name}: {escape(str(error))}", highlight=False)
+            raise typer.Exit(1) from None
         if json != "-":
             report.print()
         if json is not None:

@@ -1,4 +1,4 @@
-"""The engine's process: ``python -m blink_numba.runtime [--attach] [--report-fd N] CONFIG``."""
+"""The engine's process: ``python -m blink_numba.runtime [--attach] [--hold-fd N] [--report-fd N] CONFIG``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import asdict
 
 from blink_numba.errors import EngineStartError
 from blink_numba.runtime.config import EngineConfig
-from blink_numba.runtime.local import LocalEngine
+from blink_numba.runtime.local import LocalEngine, make_backend
 
 DRAIN_S = 20.0
 LOOK_S = 0.2
@@ -41,12 +42,20 @@ def _leave_without_parent(parent: int, started: threading.Event) -> None:
             os._exit(0)
 
 
+def _hold(descriptor: int) -> None:
+    """Wait until the parent lets the prepared engine start; leave if it goes instead."""
+    with os.fdopen(descriptor, "rb") as pipe:
+        if not pipe.read(1):
+            os._exit(0)
+
+
 def main() -> int:
     """Run an engine until it is told to stop, its parent dies, or it cannot go on."""
     parser = argparse.ArgumentParser(prog="python -m blink_numba.runtime")
     parser.add_argument("config", help="EngineConfig as JSON")
     parser.add_argument("--attach", action="store_true", help="go on with the ring of an engine that died")
     parser.add_argument("--report-fd", type=int, help="file descriptor for progress, readiness and failure")
+    parser.add_argument("--hold-fd", type=int, help="prepare, then wait for a byte from this descriptor")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="end when this process has gone")
     options = parser.parse_args()
     logging.basicConfig(
@@ -68,10 +77,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     try:
+        config = EngineConfig.from_json(options.config)
+        backend = make_backend(config, lambda line: report(progress=line))
+        if options.hold_fd is not None:
+            report(prepared=True)
+            _hold(options.hold_fd)
         engine = LocalEngine(
-            EngineConfig.from_json(options.config),
-            lambda line: report(progress=line),
-            attach=options.attach,
+            config, lambda line: report(progress=line), attach=options.attach, backend=backend
         )
     except EngineStartError as error:
         report(failure=str(error))
@@ -86,6 +98,7 @@ def main() -> int:
             "max_model_len": engine.spec.max_model_len,
             "blocks": engine.spec.blocks,
             "block_size": engine.spec.block_size,
+            "spec": asdict(engine.spec),
         }
     )
     told: str | None = None

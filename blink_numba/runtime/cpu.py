@@ -117,6 +117,10 @@ class CpuBackend:
         """The scheduler's last verdict once it has returned, None while it runs."""
         return self._verdict
 
+    def prepare(self, policy: Policy) -> None:
+        """Compile a policy's functions, while the scheduler runs; for `resume`."""
+        cpu_loop(policy).compile()
+
     def resume(self, policy: Policy) -> None:
         """Run the scheduler again after it parked, with this policy's functions."""
         assert self._state is not None

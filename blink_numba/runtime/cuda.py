@@ -18,7 +18,14 @@ from blink_numba.models import Model
 from blink_numba.runtime.config import EngineConfig
 from blink_numba.runtime.gpu_memory import DEFAULT_UTILIZATION, Workload, kv_tokens
 from graphs._cuda import CudaError, check, cuda, driver, new_stream
-from graphs.capture import GraphSet, allow_shared_memory, capture, instantiate, load_kernel
+from graphs.capture import (
+    GraphSet,
+    allow_shared_memory,
+    capture,
+    compile_kernel,
+    instantiate,
+    load_kernel,
+)
 from graphs.conditional import instantiate_while
 from graphs.grid import shapes
 from graphs.step_io import EngineSpec, format_step, step_view, step_words
@@ -111,6 +118,7 @@ class CudaBackend:
         progress(f"compiling the scheduler kernel (policy {policy.name}, launches {config.launch})")
         self._preloaded = [named_policy(name) for name in config.preload]
         self._kernel: Any = self._make_kernel(policy)
+        self._prepared: Any = self._kernel
         self._warm_up()
         self._state: Any = None
         self._host_state: np.ndarray | None = None
@@ -277,10 +285,18 @@ class CudaBackend:
             return False
         return True
 
-    def resume(self, policy: Policy) -> None:
-        """Run the scheduler again after it parked, as a kernel made of this policy and those preloaded.
+    def prepare(self, policy: Policy) -> None:
+        """Compile the kernel of a policy and those preloaded, beside the one that runs; for `resume`."""
+        assert self._ring is not None
+        kernel = self._make_kernel(policy)
+        arguments = (self._ring.words, self._ring.narrow, self._state, self.engine.io)
+        compile_kernel(kernel, *arguments, self._table, self._launcher)
+        self._prepared = kernel
 
-        It stands still while the kernel is compiled: loading code is impossible beside it.
+    def resume(self, policy: Policy) -> None:
+        """Run the scheduler again after it parked, as the kernel that `prepare` made of this policy.
+
+        It stands still while the kernel is loaded: that is impossible beside it.
         """
         assert self._ring is not None
         words = self._state.copy_to_host()
@@ -288,7 +304,7 @@ class CudaBackend:
         preload(state, self._presets(policy))
         install(state, policy)
         self._state.copy_to_device(words)
-        self._policy, self._kernel = policy, self._make_kernel(policy)
+        self._policy, self._kernel = policy, self._prepared
         self._reserve_shared(words, self._ring.words, self._ring.narrow, self._state, self.engine.io)
         driver.cuGraphExecDestroy(self._executable)
         self._executable = self._capture_scheduler()

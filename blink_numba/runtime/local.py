@@ -273,6 +273,10 @@ class LocalEngine:
         """The last fault in one line, None if there was none."""
         return self._failure
 
+    def last_pause_s(self) -> float:
+        """How long the scheduler stood still for the last policy that was not preloaded; 0 without one."""
+        return self._desk.last_pause_s
+
     def running(self) -> bool:
         """Whether the scheduler turns (it may be between a fault and its restart)."""
         return self._watchdog.is_alive()
@@ -298,6 +302,7 @@ class LocalEngine:
                 logger.error("the scheduler did not stop within %.0f s", deadline_s)
         self._closing.set()
         self._watchdog.join(5.0)
+        self._desk.close()
         self._backend.close()
         self.ring.close()
         return drained or not drain

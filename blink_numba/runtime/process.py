@@ -1,7 +1,7 @@
 """The engine as a process of its own: started, watched, replaced when it dies.
 
 Child and parent speak over a pipe, a JSON object a line: ``{"progress": text}``,
-``{"ready": {…}}``, ``{"failure": text}``. The log goes to standard error.
+``{"prepared": true}``, ``{"ready": {…}}``, ``{"failure": text}``. The log goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from blink_numba.errors import EngineStartError
 from blink_numba.runtime.config import EngineConfig
+from graphs.step_io import EngineSpec
 from ring.memory import ring_path
 
 START_DEADLINE_S = 600.0
@@ -35,11 +36,15 @@ class EngineProcess:
         What the engine said when it became ready: backend, model, shapes.
     """
 
-    def __init__(self, config: EngineConfig, child: subprocess.Popen, pipe: int) -> None:
+    def __init__(
+        self, config: EngineConfig, child: subprocess.Popen, pipe: int, hold: int | None = None
+    ) -> None:
         self.config = config
         self.ring_name = config.ring_name
         self.info: dict[str, Any] = {}
         self._child = child
+        self._hold = hold
+        self._prepared = threading.Event()
         self._ready = threading.Event()
         self._failure: str | None = None
         self._on_progress: Callable[[str], None] = lambda line: None
@@ -47,27 +52,35 @@ class EngineProcess:
         self._reader.start()
 
     @classmethod
-    def spawn(cls, config: EngineConfig, *, attach: bool = False) -> EngineProcess:
+    def spawn(cls, config: EngineConfig, *, attach: bool = False, hold: bool = False) -> EngineProcess:
         """Start the engine's process; returns at once (see `wait_ready`).
 
         Parameters
         ----------
         attach : bool
             Go on with the ring of an engine that died.
+        hold : bool
+            Load and compile, and then wait for `release` before the scheduler starts.
         """
         read_end, write_end = os.pipe()
+        passed, release_end = [write_end], None
         command = [sys.executable, "-m", "blink_numba.runtime", "--report-fd", str(write_end)]
         command += ["--parent", str(os.getpid())]
         if attach:
             command.append("--attach")
+        if hold:
+            hold_end, release_end = os.pipe()
+            passed.append(hold_end)
+            command += ["--hold-fd", str(hold_end)]
         child = subprocess.Popen(
             [*command, config.to_json()],
-            pass_fds=(write_end,),
+            pass_fds=passed,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C goes to the parent, which stops the engine in order
         )
-        os.close(write_end)
-        return cls(config, child, read_end)
+        for descriptor in passed:
+            os.close(descriptor)
+        return cls(config, child, read_end, release_end)
 
     def _read(self, pipe: int) -> None:
         with os.fdopen(pipe, encoding="utf-8") as lines:
@@ -75,12 +88,15 @@ class EngineProcess:
                 message = json.loads(line)
                 if "progress" in message:
                     self._on_progress(message["progress"])
+                elif "prepared" in message:
+                    self._prepared.set()
                 elif "ready" in message:
                     self.info = message["ready"]
                     self._ready.set()
                 elif "failure" in message:
                     self._failure = message["failure"]
-        self._ready.set()  # the pipe is closed: it will never be more ready than now
+        self._prepared.set()  # the pipe is closed: it will never be more ready than now
+        self._ready.set()
 
     def wait_ready(
         self, deadline_s: float = START_DEADLINE_S, on_progress: Callable[[str], None] | None = None
@@ -103,6 +119,44 @@ class EngineProcess:
         reason = self.failure() or f"the engine was not ready within {deadline_s:.0f} s"
         self.kill()
         raise EngineStartError(reason)
+
+    def wait_prepared(self, deadline_s: float = START_DEADLINE_S) -> None:
+        """Wait until an engine that was spawned to hold waits for `release`.
+
+        Raises
+        ------
+        EngineStartError
+            It ended, or was not prepared in time (it is then ended).
+        """
+        if not self._prepared.wait(deadline_s) or self._ready.is_set():
+            self.wait_ready(0.0)
+
+    def release(self) -> None:
+        """Let an engine that holds start its scheduler; `wait_ready` waits for that."""
+        if self._hold is None:
+            raise RuntimeError("this engine does not hold: it was spawned without hold, or is released")
+        with contextlib.suppress(BrokenPipeError):  # it ended: `wait_ready` says why
+            os.write(self._hold, b"1")
+        self._drop_hold()
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits, or will wait, for `release`."""
+        return self._hold is not None
+
+    def _drop_hold(self) -> None:
+        if self._hold is not None:
+            os.close(self._hold)
+            self._hold = None
+
+    @property
+    def spec(self) -> EngineSpec:
+        """Shapes of the engine, once it is ready."""
+        shapes: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.info["spec"].items()
+        }
+        return EngineSpec(**shapes)
 
     @property
     def pid(self) -> int:
@@ -137,6 +191,7 @@ class EngineProcess:
         bool
             Whether it ended by itself.
         """
+        self._drop_hold()
         if self.alive():
             self._child.send_signal(signal.SIGTERM if drain else signal.SIGINT)
             try:
@@ -150,6 +205,7 @@ class EngineProcess:
 
     def kill(self) -> None:
         """End the process now; its ring stays, for `replace`."""
+        self._drop_hold()
         with contextlib.suppress(ProcessLookupError):
             self._child.kill()
         self._child.wait()
