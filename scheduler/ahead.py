@@ -100,7 +100,7 @@ def go_ahead(ring, state, io, table, launcher, now):
     if core[sc.K_IN_FLIGHT] != sc.DECODE_STEP or core[sc.K_VERDICT] == sc.FAULTED:
         return
     foresee(state)
-    if core[sc.K_AHEAD] != 0 or not goes_on(state) or not _all_decode_on(state):
+    if not goes_on(state) or not _all_decode_on(state):
         return
     for row in range(core[sc.K_IN_FLIGHT_ROWS]):
         seat = state.rows[row]
@@ -138,15 +138,16 @@ def _launch_behind(ring, state, table, launcher, now):
     core, graph = state.core, state.core[sc.K_DECODE_GRAPH]
     executable = EXECS * graph + state.graph_turn[graph] % EXECS
     fence()  # the blocks are in the table before the graph reads it
+    core[sc.K_AHEAD] = 1
     code = launch(launcher, table, executable)
     if code != LAUNCHED:
+        core[sc.K_AHEAD] = 0
         core[sc.K_RETRIES] += 1
         record(ring.flight, core[sc.K_RECORDS], now, E_RETRY, executable, code, 0, 0)
         core[sc.K_RECORDS] += 1
         return
     late = 0 if state.config[sc.G_POLL_SPINS] == 0 else now_ns() - now
     state.graph_turn[graph] += 1
-    core[sc.K_AHEAD] = 1
     core[sc.K_WINDOW] += 1
     core[sc.K_LAUNCHES] += 1
     core[sc.K_DECODES] += 1

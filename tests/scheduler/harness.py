@@ -234,9 +234,7 @@ class Bench:
         assert row[position // self.spec.block_size] not in free, "written to a free block"
         slot = int(self.state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT])
         assert slot != sc.NO_SLOT, "a step writes for a seat that nobody has"
-        assert ctl_state(int(self.ring.ctl[2 * slot])) != State.DECODE_COMPLETED, (
-            "a step of a slot given back"
-        )
+        assert ctl_state(int(self.ring.ctl[2 * slot])) != State.DECODE_COMPLETED, "its slot was given back"
         self.cache[seat].append(token)
 
     def _sample(self, seat: int) -> None:
