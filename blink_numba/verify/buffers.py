@@ -186,9 +186,10 @@ class Buffers(CheckedWorld):
         self.word(core, launcher.L_SENT, SYNC, writer=self._one_lane)
         for executable in range(executables):
             self.word(running, executable * 8, SYNC)
-        letters = self.payload("mailbox")
+        # as many as may be on their way at once
+        letters = [self.payload(f"mailbox, part {part}") for part in range(1 + self.setup.pipelined)]
         for entry in range(launcher.QUEUE):
-            self.word(mailbox, entry, DATA, 0, letters)
+            self.word(mailbox, entry, DATA, 0, letters[entry % len(letters)])
 
     def _make_state(self) -> None:
         sc = self.sc
@@ -254,7 +255,7 @@ class Buffers(CheckedWorld):
         if self.setup.pipelined:
             outputs += payloads(self.io.late_token, 0, self.io.late_token.shape[0])
             outputs += payloads(self.io.control, self._step_io.LATE_FAULT, 2)
-        inputs = [self.io.control.group[self._step_io.TICKET], self.launcher.mailbox.group[0]]
+        inputs = [self.io.control.group[self._step_io.TICKET], *payloads(self.launcher.mailbox, 0, 2)]
         for array in self.io[1 : self._step_io.OUT_TOKEN]:
             inputs += payloads(array, 0, array.shape[0])
         inputs = sorted(set(inputs))

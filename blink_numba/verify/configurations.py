@@ -139,7 +139,7 @@ CONFIGURATIONS: dict[str, Setup] = {
         ),
         Setup(
             "ahead-stop", "A stop token ends an answer whose next step has been launched.",
-            (Client((Ask(1, 4, stops_at=2), Ask(1, 2))),), block_size=1, pipelined=True,
+            (Client((Ask(1, 4, stops_at=2), Ask(1, 2))),), blocks=6, block_size=1, pipelined=True,
         ),
         Setup(
             "ahead-two", "The same beside a request that goes on, with few blocks.",

@@ -30,7 +30,8 @@ INVARIANTS = {
     "one-owner": "Each seat and each block has one owner: a request or the free list.",
     "no-leak": "When nothing is live, all seats and all blocks are free.",
     "ends-within-one-step": "After a cancel or a declared death, at most one more step (two, where steps are "
-    "launched ahead) runs with the request in it; none after a cancel that its claim saw, and no step while one that waits is known to end.",
+    "launched ahead) runs with the request in it; none after a cancel that its claim saw, and no step while "
+    "one that waits is known to end.",
     "window": "No launch goes beyond the window.",
     "own-blocks": "A decode step writes only to blocks that its seats hold.",
     "work-conserving": "First come, first served launches no step past the oldest that waits while a seat "
