@@ -56,17 +56,24 @@ def collect_late(ring, state, io):
 
 @uncounted
 def follow(ring, state, now):
-    """The step behind the one that was collected is the one in flight now. The batch stays as it is."""
+    """The step behind the one that was collected is the one in flight now. The batch stays as it is.
+
+    It is recorded as launched now, which is when it began: so the recorder's stamps tell a step's time.
+    """
     core = state.core
+    late = 0 if state.config[sc.G_POLL_SPINS] == 0 else now_ns() - now
     if core[sc.K_FAULT] != 0:
         number, fault = core[sc.K_RECORDS], core[sc.K_FAULT]
         record(ring.flight, number, now, E_FAULT, sc.ERROR_ENGINE, fault, core[sc.K_STEP], 0)
         core[sc.K_RECORDS] += 1
     core[sc.K_AHEAD] = 0
     core[sc.K_STEP] += 1
-    core[sc.K_LAUNCHED_AT] = now  # it has run since the one before was over
+    core[sc.K_LAUNCHED_AT] = now + late
     core[sc.K_GOES_ON] = 1
     core[sc.K_VERDICT] = sc.STEPPED
+    step, rows, graph = core[sc.K_STEP], core[sc.K_IN_FLIGHT_ROWS], core[sc.K_DECODE_GRAPH]
+    record(ring.flight, core[sc.K_RECORDS], now, E_DECODE, step, rows, late, graph)
+    core[sc.K_RECORDS] += 1
 
 
 @uncounted
@@ -146,11 +153,7 @@ def _launch_behind(ring, state, table, launcher, now):
         record(ring.flight, core[sc.K_RECORDS], now, E_RETRY, executable, code, 0, 0)
         core[sc.K_RECORDS] += 1
         return
-    late = 0 if state.config[sc.G_POLL_SPINS] == 0 else now_ns() - now
     state.graph_turn[graph] += 1
     core[sc.K_WINDOW] += 1
     core[sc.K_LAUNCHES] += 1
     core[sc.K_DECODES] += 1
-    step, rows = core[sc.K_STEP] + 1, core[sc.K_IN_FLIGHT_ROWS]
-    record(ring.flight, core[sc.K_RECORDS], now, E_DECODE, step, rows, late, graph)
-    core[sc.K_RECORDS] += 1

@@ -42,7 +42,7 @@ _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 
 
 @cache
-def compiled_loop(ahead: bool) -> Any:
+def compiled_loop(ahead: bool = False) -> Any:
     """A loop of `scheduler.loops.host` for any policy; the driver's functions were made known before."""
     run = host.run_pipelined if ahead else host.run
     compiled = njit(run.py_func, cache=False)  # holds addresses of this process

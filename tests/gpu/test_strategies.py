@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings", reason="needs the CUDA bindings")
 
-STRATEGIES = ("faf", "tail", "while", "host")
+STRATEGIES = ("faf", "tail", "while", "host", "host-pipelined")
 DECISIONS = Path(__file__).parent / "data" / "decisions.json"
 DEADLINE_S = 200.0
 
