@@ -56,6 +56,7 @@ HOST_PLACEMENT, DEVICE_PLACEMENT = 0, 1  # doorbells are scanned, or the records
  S_TOKENS, S_WAITING, S_SEATS_USED, S_BLOCKS_FREE, S_FINISHED, S_PREEMPTIONS, S_CLAIMS, S_PHASE,
  S_IN_FLIGHT_SINCE, S_LOOPS, S_POLICY, S_POLICY_WANTED, S_POLICY_NAME) = range(22)  # fmt: skip
 STATUS_WORDS = 32  # S_POLICY: last request to swap that was served; _WANTED: that no preset serves
+S_SWAP_PAUSE = S_POLICY_NAME + 6  # ns that the scheduler stood still for the last policy that was loaded
 PHASE_OFF, PHASE_RUNNING, PHASE_STOPPED, PHASE_FAULTED, PHASE_PARKED = 0, 1, 2, 3, 4
 
 # --- COMMAND: the host's ---

@@ -44,6 +44,11 @@ def current(ring: RingView) -> str:
     return unpack_name(ring.status[at.S_POLICY_NAME : at.S_POLICY_NAME + sc.NAME_WORDS])
 
 
+def last_pause_ns(ring: RingView) -> int:
+    """How long the scheduler stood still for the last policy that had to be loaded; 0 if none had."""
+    return int(_read(ring.status, at.S_SWAP_PAUSE))
+
+
 def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
     """Have the running scheduler swap to another policy, and wait until it has.
 
@@ -127,11 +132,6 @@ class PolicyDesk:
         The one in force at the start.
     load : callable, optional
         From a name to a policy; `scheduler.policies.find`.
-
-    Attributes
-    ----------
-    last_pause_s : float
-        How long the scheduler stood still for the last swap.
     """
 
     def __init__(self, ring: RingView, runner: Runner, policy: Policy,
@@ -139,7 +139,6 @@ class PolicyDesk:
         self._ring, self._runner, self._load = ring, runner, load
         self._served = int(ring.command[at.C_REFUSED])
         self._loader: _Loader | None = None
-        self.last_pause_s = 0.0
         self._announce(policy)
 
     def _announce(self, policy: Policy) -> None:
@@ -164,14 +163,12 @@ class PolicyDesk:
             if loader.error is not None:
                 raise loader.error
             assert loader.policy is not None
-            self._swap(loader.policy, loader.number)
+            pause_ns = self._swap(loader.policy, loader.number)
         except Exception as error:  # whatever a policy's file does, the engine goes on
             logger.error("policy %s: %s", loader.policy_name, error)
             _release(self._ring.command, at.C_REFUSED, loader.number)
             return None
-        logger.info(
-            "policy %s in force; the scheduler stood for %.3f ms", loader.policy_name, 1e3 * self.last_pause_s
-        )
+        logger.info("policy %s in force; the scheduler stood for %.3f ms", loader.policy_name, pause_ns / 1e6)
         return loader.policy.name
 
     def _begin(self) -> _Loader | None:
@@ -198,7 +195,8 @@ class PolicyDesk:
         if self._loader is not None:
             self._loader.join(LOAD_DEADLINE_S)
 
-    def _swap(self, policy: Policy, number: int) -> None:
+    def _swap(self, policy: Policy, number: int) -> int:
+        """Park the scheduler, change its functions, run it again; ns that it stood still."""
         command = self._ring.command
         _release(command, at.C_PARK, 1)
         give_up = time.monotonic() + PARK_DEADLINE_S
@@ -210,8 +208,10 @@ class PolicyDesk:
         _release(command, at.C_PARK, 0)
         if verdict != sc.PARKED:
             raise PolicyError(f"the scheduler ended with verdict {verdict} before it could be parked")
-        parked = time.monotonic()
+        parked = time.monotonic_ns()
         self._announce(policy)
         _release(self._ring.status, at.S_POLICY, number)
         self._runner.resume(policy)  # type: ignore[attr-defined]  # it could prepare
-        self.last_pause_s = time.monotonic() - parked
+        pause_ns = time.monotonic_ns() - parked
+        _release(self._ring.status, at.S_SWAP_PAUSE, pause_ns)
+        return pause_ns

@@ -7,17 +7,25 @@ simulated on the table with the same arrivals, and its recorded decisions are re
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
+from blink_numba.bench.flight import decode_steps
 from blink_numba.bench.report import Row, median_row
+from blink_numba.bench.resident import SideBySide
+from blink_numba.runtime import EngineConfig, EngineProcess
+from graphs.step_io import EngineSpec
+from ring import layout as at
 
 RATIO_LOW, RATIO_HIGH = 0.9, 1.1  # predicted over measured
 OVERHEAD_TARGET_US = 2.0
 LONGEST = 512  # tokens of a request; the table is measured up to here
+TIMES = "times"  # the engine whose step times are measured and predicted
+SWAP_S = 120.0  # until a policy is in force that must be compiled
 LOAD = 0.6  # of what the engine serves
 SLO_OF_TABLES = "steps as launched one after the other, gaps between them included"
 
@@ -33,14 +41,28 @@ def run(
     save_table: Annotated[Path | None, typer.Option(help="Write the measured step times here.")] = None,
 ) -> list[Row]:
     """Predicted against measured medians of TTFT and TPOT; decisions that a replay makes differently."""
+    if backend not in ("cpu", "cuda"):
+        raise ValueError(f"backend {backend!r} must be cpu or cuda")
     machine = machine or ("h200" if backend == "cuda" else "cpu")
-    rows, table = _times(backend, model, requests, repeats, seats, machine)
-    if save_table is not None:
-        table.save(save_table)
     names = _names(policies)
-    rows += [_decisions(backend, model, requests, seats, machine, name) for name in names]
+    configs = {TIMES: _config(backend, model, seats, "fcfs")}
+    # one algorithm for every shape: engines that chose theirs by timing would differ by microseconds
+    configs |= {name: _config(backend, model, seats, name, batch_invariant=True) for name in names}
+    with SideBySide(configs) as engines:
+        with engines.running(TIMES) as engine:
+            rows, table = _times(engine, requests, repeats, machine)
+        if save_table is not None:
+            table.save(save_table)
+        steps: dict[str, np.ndarray] = {}
+        for name in names:
+            with engines.running(name) as engine:
+                rows.append(_decisions(engine, requests, machine))
+                if backend == "cuda":
+                    steps[name] = _busy_steps(engine)
+                if name == names[-1] and backend == "cuda":
+                    swapped = _swap_row(engine)
     if backend == "cuda":
-        rows.append(policy_overhead(model, seats, names))
+        rows += [policy_overhead(steps), swapped]
     return rows
 
 
@@ -50,31 +72,24 @@ def _names(policies: str) -> list[str]:
     return list(SHIPPED) if policies == "all" else policies.split(",")
 
 
-def _engine(backend: str, model: str, seats: int, policy: str):
-    from blink_numba.runtime import EngineConfig, LocalEngine
-
-    if backend not in ("cpu", "cuda"):
-        raise ValueError(f"backend {backend!r} must be cpu or cuda")
-    name = f"agreement-{os.getpid()}"
-    return LocalEngine(
-        EngineConfig(
-            model=model,
-            backend=backend,
-            ring_name=name,
-            max_seats=seats,
-            max_model_len=LONGEST,
-            policy=policy,
-        )
-    )
+def _config(
+    backend: str, model: str, seats: int, policy: str, *, batch_invariant: bool = False
+) -> EngineConfig:
+    blocks = -(-(LONGEST + 1) // 16)
+    return EngineConfig(
+        model=model, backend=backend, dummy=backend == "cuda" and model != "tiny",  # type: ignore[arg-type]
+        ring_name=f"agreement-{os.getpid()}", max_seats=seats, max_model_len=LONGEST,
+        kv_tokens=16 * seats * (blocks + 1), policy=policy, batch_invariant=batch_invariant,
+    )  # fmt: skip
 
 
-def _lengths(spec):
+def _lengths(spec: EngineSpec):
     from blink_numba import lab
 
     return lab.lognormal(LONGEST / 12, LONGEST / 12, longest=min(spec.max_model_len, LONGEST))
 
 
-def _times(backend: str, model: str, requests: int, repeats: int, seats: int, machine: str):
+def _times(engine: EngineProcess, requests: int, repeats: int, machine: str):
     """Rows of the ratios of medians, and the table they were predicted with."""
     from blink_numba import lab
     from blink_numba.lab.agreement import measure_table
@@ -82,22 +97,21 @@ def _times(backend: str, model: str, requests: int, repeats: int, seats: int, ma
     from scheduler.simulator import simulate
 
     tpot, ttft, seen = [], [], []
-    with _engine(backend, model, seats, "fcfs") as engine:
-        vocab = engine.spec.vocab_size - 8
-        table = measure_table(
-            engine.ring_name, engine.spec, name=f"{machine}-{model}", source=SLO_OF_TABLES, vocab_size=vocab
-        )
-        # the table's steps hold the gaps between them, so the simulator adds none
-        times, spec = table.times(lab.Gap(0.001, 0.001)), _without_eos(engine.spec)
-        rate = LOAD * _capacity(spec, times)
-        for seed in range(repeats):
-            asked = lab.poisson(rate, requests, _lengths(spec), seed=seed)
-            measured = run_live(engine.ring_name, asked, vocab_size=vocab, seed=seed)
-            predicted = lab.Metrics.of(simulate(measured.requests, spec, times), warmup=0.0)
-            tpot.append(float(np.median(predicted.tpot) / np.median(measured.tpot_ms)))
-            ttft.append(float(np.median(predicted.ttft) / np.median(measured.ttft_ms)))
-            seen.append((float(np.median(measured.ttft_ms)), float(np.median(measured.tpot_ms))))
-    extra = {"model": model, "seats": seats, "load": LOAD, "requests": requests, "low": RATIO_LOW,
+    model, vocab = engine.config.model, engine.spec.vocab_size - 8
+    table = measure_table(
+        engine.ring_name, engine.spec, name=f"{machine}-{model}", source=SLO_OF_TABLES, vocab_size=vocab
+    )
+    # the table's steps hold the gaps between them, so the simulator adds none
+    times, spec = table.times(lab.Gap(0.001, 0.001)), _without_eos(engine.spec)
+    rate = LOAD * _capacity(spec, times)
+    for seed in range(repeats):
+        asked = lab.poisson(rate, requests, _lengths(spec), seed=seed)
+        measured = run_live(engine.ring_name, asked, vocab_size=vocab, seed=seed)
+        predicted = lab.Metrics.of(simulate(measured.requests, spec, times), warmup=0.0)
+        tpot.append(float(np.median(predicted.tpot) / np.median(measured.tpot_ms)))
+        ttft.append(float(np.median(predicted.ttft) / np.median(measured.ttft_ms)))
+        seen.append((float(np.median(measured.ttft_ms)), float(np.median(measured.tpot_ms))))
+    extra = {"model": model, "seats": spec.seats, "load": LOAD, "requests": requests, "low": RATIO_LOW,
              "measured_ttft_ms": seen[0][0], "measured_tpot_ms": seen[0][1]}  # fmt: skip
     return [_ratio(f"agreement/{machine}/tpot_ratio", tpot, extra),
             _ratio(f"agreement/{machine}/ttft_ratio", ttft, extra)], table  # fmt: skip
@@ -111,13 +125,11 @@ def _ratio(case: str, values: list[float], extra: dict) -> Row:
     return row
 
 
-def _without_eos(spec):
-    from dataclasses import replace
-
+def _without_eos(spec: EngineSpec) -> EngineSpec:
     return replace(spec, eos_ids=())
 
 
-def _capacity(spec, times) -> float:
+def _capacity(spec: EngineSpec, times) -> float:
     from blink_numba import lab
     from scheduler.simulator import simulate
 
@@ -125,19 +137,17 @@ def _capacity(spec, times) -> float:
     return 400 / outcome.counts["clock_ns"] * 1e9
 
 
-def _decisions(backend: str, model: str, requests: int, seats: int, machine: str, name: str) -> Row:
+def _decisions(engine: EngineProcess, requests: int, machine: str) -> Row:
     """Decisions of a run, and how many of them a replay makes before it differs (all, if it agrees)."""
     from blink_numba import lab
     from blink_numba.lab.agreement import decisions
     from blink_numba.lab.live import run_live
     from scheduler.policies import find
 
-    with _engine(backend, model, seats, name) as engine:
-        asked = lab.gamma(400.0, requests, 2.0, _lengths(engine.spec), seed=5, tenants=3, priorities=3)
-        measured = run_live(
-            engine.ring_name, asked, vocab_size=engine.spec.vocab_size - 8, seed=5, whole=True
-        )
-        found = decisions(measured, engine.spec, engine.ring.geometry, find(name))
+    name, spec = engine.config.policy, engine.spec
+    asked = lab.gamma(400.0, requests, 2.0, _lengths(spec), seed=5, tenants=3, priorities=3)
+    measured = run_live(engine.ring_name, asked, vocab_size=spec.vocab_size - 8, seed=5, whole=True)
+    found = decisions(measured, spec, engine.config.geometry(spec.max_model_len), find(name))
     made = len(measured.recording)
     differing = 0 if found is None else made - found.number
     return Row(
@@ -146,20 +156,36 @@ def _decisions(backend: str, model: str, requests: int, seats: int, machine: str
     )  # fmt: skip
 
 
-def policy_overhead(model: str, seats: int, names: list[str]) -> Row:
-    """What a policy adds to a decode step on the GPU over first come, first served, requests waiting; µs."""
-    from blink_numba.bench.flight import decode_steps
+def _busy_steps(engine: EngineProcess) -> np.ndarray:
+    """Decode steps of a full batch while as many requests again wait eightfold; µs."""
     from blink_numba.lab.live import run_live
     from scheduler.simulator import Requests
 
-    medians = {}
-    for name in names:
-        with _engine("cuda", model, seats, name) as engine:
-            asked = Requests.of(np.zeros(8 * seats), 32, 128, tenant=np.arange(8 * seats) % 4)
-            measured = run_live(engine.ring_name, asked, vocab_size=engine.spec.vocab_size - 8)
-        entries = np.array([(e.number + 1, e.time_ns, e.event, *e.arguments, 0) for e in measured.recording])
-        medians[name] = float(np.median(decode_steps(entries, batch=seats)))
+    seats = engine.spec.seats
+    asked = Requests.of(np.zeros(8 * seats), 32, 128, tenant=np.arange(8 * seats) % 4)
+    measured = run_live(engine.ring_name, asked, vocab_size=engine.spec.vocab_size - 8)
+    entries = np.array([(e.number + 1, e.time_ns, e.event, *e.arguments, 0) for e in measured.recording])
+    return decode_steps(entries, batch=seats)
+
+
+def policy_overhead(steps: dict[str, np.ndarray]) -> Row:
+    """What a policy adds to a decode step on the GPU over first come, first served, requests waiting; µs."""
+    medians = {name: float(np.median(times)) for name, times in steps.items()}
     over = {name: value - medians["fcfs"] for name, value in medians.items() if name != "fcfs"}
+    first = float(np.mean(steps["fcfs"]))
+    means = {f"{name}_mean_us": float(np.mean(times)) - first for name, times in steps.items()}
     worst = max(over, key=lambda name: over[name])
     return Row("gpu/policy_overhead_us", over[worst], "us", OVERHEAD_TARGET_US, "lower", policy=worst,
-               fcfs_step_us=medians["fcfs"], **{f"{k}_us": v for k, v in over.items()})  # fmt: skip
+               fcfs_step_us=medians["fcfs"], **{f"{k}_us": v for k, v in over.items()}, **means)  # fmt: skip
+
+
+def _swap_row(engine: EngineProcess) -> Row:
+    """Swap to a policy that the kernel was not made with; how long the scheduler stood still, ms."""
+    from ring.memory import RingMemory
+    from scheduler.policy_desk import ask_for
+
+    with RingMemory.attach(engine.ring_name) as ring:
+        other = "sjf" if engine.config.policy != "sjf" else "srpt"
+        seconds = ask_for(ring.view, other, deadline_s=SWAP_S)
+        pause_ns = int(ring.view.status[at.S_SWAP_PAUSE])
+    return Row("gpu/swap_pause_ms", pause_ns / 1e6, "ms", better="lower", asked_to_parked_s=seconds)

@@ -56,7 +56,8 @@ def engine(model: str, seats: int, length: int, backend: str = "cuda", launch: s
 class SideBySide:
     """Engines in processes of their own, prepared at the same time and run one at a time. A context manager.
 
-    Compiling its kernels is most of an engine's start, and takes a core each.
+    Compiling its kernels is most of an engine's start, and takes a core each. Engines on the CPU,
+    which share what they compile and need all cores for it, are prepared when their turn comes.
 
     Parameters
     ----------
@@ -64,7 +65,14 @@ class SideBySide:
     """
 
     def __init__(self, configs: Mapping[str, EngineConfig]) -> None:
-        self._engines = {name: EngineProcess.spawn(config, hold=True) for name, config in configs.items()}
+        self._configs = dict(configs)
+        self._engines: dict[str, EngineProcess] = {}
+        for name, config in configs.items():
+            if config.backend == "cuda":
+                self._spawn(name)
+
+    def _spawn(self, name: str) -> None:
+        self._engines[name] = EngineProcess.spawn(self._configs[name], hold=True)
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[EngineProcess]:
@@ -77,6 +85,8 @@ class SideBySide:
         RuntimeError
             It failed in the block.
         """
+        if name not in self._engines:
+            self._spawn(name)
         for engine in self._engines.values():
             if engine.held:
                 engine.wait_prepared()

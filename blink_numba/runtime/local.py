@@ -273,10 +273,6 @@ class LocalEngine:
         """The last fault in one line, None if there was none."""
         return self._failure
 
-    def last_pause_s(self) -> float:
-        """How long the scheduler stood still for the last policy that was not preloaded; 0 without one."""
-        return self._desk.last_pause_s
-
     def running(self) -> bool:
         """Whether the scheduler turns (it may be between a fault and its restart)."""
         return self._watchdog.is_alive()

@@ -55,9 +55,9 @@ def ask(ring, name: str, number: int) -> None:
 
 
 def look_until_told(desk: PolicyDesk) -> str | None:
-    desk.look()
+    found = desk.look()
     desk.close()
-    return desk.look()
+    return found or desk.look()
 
 
 def test_the_watchdog_looks_on_while_a_policy_is_compiled(ring):
