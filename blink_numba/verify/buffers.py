@@ -146,6 +146,7 @@ class Buffers(CheckedWorld):
             arrays.append(array)
             if section.name == "out_logprobs":
                 self._make_records(array)
+            if section.name == "out_logprobs" or (section.name == "late_token" and not self.setup.pipelined):
                 continue
             for index in range(section.words):
                 payload = inputs
