@@ -165,7 +165,7 @@ CONFIGURATIONS: dict[str, Setup] = {
 IN_CI = (
     "two-requests", "cancel", "crash", "two-front-ends", "two-lanes-one-slot", "two-front-ends-twice",
     "reuse", "two-seats", "stop-token", "rejected", "wrap", "records", "drain", "stop",
-    "logprobs", "ahead", "ahead-stop", "ahead-cancel", "ahead-park",
+    "logprobs", "ahead", "ahead-stop", "ahead-cancel",
 )  # fmt: skip
 
 # too large to exhaust: random walks only
