@@ -41,4 +41,4 @@ def test_answers_are_equal(found):
 
 
 def test_one_step_is_launched_behind_the_one_in_flight_and_no_more(found):
-    assert (found["host"]["most_queued"], found["host-pipelined"]["most_queued"]) == (1, 2)
+    assert [found[loop]["most_in_flight"] for loop in LOOPS] == [1, 2]
