@@ -9,6 +9,10 @@ from scheduler import state as sc
 from scheduler.blocks import take_next_block
 from scheduler.seats import blocks_to_admit, count_decoding, decoding, preempt, take_seat
 
+OFFERED, KEY, TICKET = range(sc.OFFER_WORDS)  # words of a lane's offer in BEST
+GROUP = 16  # offers that one lane compares
+NO_VICTIM = sc.NO_SLOT
+
 
 @uncounted
 def may_try(state):
@@ -37,25 +41,43 @@ def may_displace(state):
 
 
 @uncounted
+def judge(state, key, victim, lane, lanes):
+    """Note in K_DISPLACES whether a waiting request would take a seat if the step were over now. All lanes.
+
+    Beside the step, so that a batch in which nobody is displaced decodes on at once (`foresee`);
+    one that the step itself makes the better choice is seen beside the next one.
+    """
+    if state.core[sc.K_JUDGING] != 0:
+        _find_victim(state, victim, lane, lanes)
+        _find_best(state, key, lane, lanes)
+        if lane == 0:
+            slot = state.best[OFFERED]
+            seat = state.core[sc.K_VICTIM]
+            state.core[sc.K_DISPLACES] = 1 if seat >= 0 and _is_better(state, key, slot, seat) else 0
+
+
+@uncounted
 def admit(ring, state, io, key, may_admit, victim, lane, lanes, now):
     """Seat waiting requests, best first, while lane 0 says so in K_ADMITTING. All lanes."""
     core = state.core
     while core[sc.K_ADMITTING] != 0:
+        if may_displace(state):  # the same for all lanes: lane 0 writes between barriers
+            _find_victim(state, victim, lane, lanes)
         _find_best(state, key, lane, lanes)
-        lane_barrier()
         if lane == 0:
-            slot = _best_of_lanes(state, min(lanes, sc.LANES))
+            slot = state.best[OFFERED]
             seated = False
             if may_try(state):
                 seated = _try_seat(ring, state, io, may_admit, slot, now)
             if not seated and may_displace(state):
-                _displace(ring, state, io, key, may_admit, victim, slot, now)
+                _displace(ring, state, io, key, may_admit, slot, core[sc.K_VICTIM], now)
             core[sc.K_ADMITTING] = 1 if seated and (may_try(state) or may_displace(state)) else 0
         lane_barrier()
 
 
 @uncounted
 def _find_best(state, key, lane, lanes):
+    """Offer the waiting request with the smallest key, the oldest among equals. All lanes."""
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for index in range(lane, state.core[sc.K_WAITING], lanes):
         slot = state.waiting[index]
@@ -63,21 +85,62 @@ def _find_best(state, key, lane, lanes):
         ticket = state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best == sc.NO_SLOT or slot_key < best_key or (slot_key == best_key and ticket < best_ticket):
             best, best_key, best_ticket = slot, slot_key, ticket
-    state.best[2 * lane] = best
-    state.best[2 * lane + 1] = best_key
+    _offer(state, lane, lanes, best, best_key, best_ticket)
 
 
 @uncounted
-def _best_of_lanes(state, lanes):
-    best, best_key, best_ticket = sc.NO_SLOT, 0, 0
-    for lane in range(lanes):
-        slot, slot_key = state.best[2 * lane], state.best[2 * lane + 1]
-        if slot == sc.NO_SLOT:
+def _find_victim(state, victim, lane, lanes):
+    """Put into K_VICTIM the decoding seat with the largest key, the newest among equals. All lanes."""
+    best, best_key, best_ticket = NO_VICTIM, 0, 0
+    for seat in range(lane, state.config[sc.G_SEATS], lanes):
+        if not decoding(state, seat):
             continue
-        ticket = state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
-        if best == sc.NO_SLOT or slot_key < best_key or (slot_key == best_key and ticket < best_ticket):
-            best, best_key, best_ticket = slot, slot_key, ticket
-    return best
+        slot = state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT]
+        # the complements: the largest is the smallest then
+        key = ~victim(state.hot, state.words, slot)
+        ticket = ~state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
+        if best == NO_VICTIM or key < best_key or (key == best_key and ticket < best_ticket):
+            best, best_key, best_ticket = seat, key, ticket
+    _offer(state, lane, lanes, best, best_key, best_ticket)
+    if lane == 0:
+        state.core[sc.K_VICTIM] = state.best[OFFERED]
+
+
+@uncounted
+def _offer(state, lane, lanes, found, key, ticket):
+    """Offer what a lane found (-1: nothing); then the first offer is the best of all. All lanes.
+
+    By way of some lanes that each compare some offers: one alone would take microseconds on a GPU.
+    """
+    here = lane * sc.OFFER_WORDS
+    state.best[here + OFFERED] = found
+    state.best[here + KEY] = key
+    state.best[here + TICKET] = ticket
+    lane_barrier()
+    if lane * GROUP < lanes:
+        take_best(state, lane * GROUP, 1, min((lane + 1) * GROUP, lanes))
+    lane_barrier()
+    if lane == 0:
+        take_best(state, 0, GROUP, lanes)
+    lane_barrier()  # the next offers would be among those compared
+
+
+@uncounted
+def take_best(state, first, stride, end):
+    """Put the best of every `stride`-th lane's offers in the place of the first of them."""
+    into = first * sc.OFFER_WORDS
+    for lane in range(first + stride, end, stride):
+        here = lane * sc.OFFER_WORDS
+        if state.best[here + OFFERED] == sc.NO_SLOT:
+            continue
+        key, best_key = state.best[here + KEY], state.best[into + KEY]
+        if (
+            state.best[into + OFFERED] == sc.NO_SLOT
+            or key < best_key
+            or (key == best_key and state.best[here + TICKET] < state.best[into + TICKET])
+        ):
+            for word in range(sc.OFFER_WORDS):
+                state.best[into + word] = state.best[here + word]
 
 
 @uncounted
@@ -94,22 +157,22 @@ def _try_seat(ring, state, io, may_admit, slot, now):
 
 
 @uncounted
-def _displace(ring, state, io, key, may_admit, victim, slot, now):
+def _is_better(state, key, slot, seat):
+    """Whether a waiting request may have a seat in service: it is that much better, and there is room."""
+    core, here = state.core, seat * sc.SEAT_WORDS
+    loser = state.seats[here + sc.SE_SLOT]
+    gain = key(state.hot, state.words, loser) - key(state.hot, state.words, slot)
+    room = core[sc.K_BLOCKS_FREE] + state.seats[here + sc.SE_BLOCKS] - blocks_to_admit(state, slot)
+    return gain > state.policy[sc.P_MARGIN] and room >= core[sc.K_SEATED] - 1
+
+
+@uncounted
+def _displace(ring, state, io, key, may_admit, slot, seat, now):
     """Give a waiting request the seat of one in service, if the policy finds it that much better.
 
     Once a boundary, so that no pair can trade a seat for ever.
     """
-    core = state.core
-    seat = _choose_victim(state, victim)
-    if seat < 0:
-        return
-    here = seat * sc.SEAT_WORDS
-    loser = state.seats[here + sc.SE_SLOT]
-    gain = key(state.hot, state.words, loser) - key(state.hot, state.words, slot)
-    room = core[sc.K_BLOCKS_FREE] + state.seats[here + sc.SE_BLOCKS] - blocks_to_admit(state, slot)
-    if gain <= state.policy[sc.P_MARGIN] or room < core[sc.K_SEATED] - 1:
-        return
-    if may_admit(state.hot, state.words, slot) == 0:
+    if seat < 0 or not _is_better(state, key, slot, seat) or may_admit(state.hot, state.words, slot) == 0:
         return
     preempt(ring, state, io, seat, now)
     take_seat(ring, state, io, slot, now)

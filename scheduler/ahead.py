@@ -24,6 +24,7 @@ from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_RETRY, record
 from ring.states import R_NONE
 from scheduler import state as sc
+from scheduler.admit import may_displace
 from scheduler.blocks import take_next_block
 from scheduler.choose import foresee, goes_on
 from scheduler.collect import collect, feed, note, note_end, note_more, note_token, take_token
@@ -106,6 +107,8 @@ def go_ahead(ring, state, io, table, launcher, now):
     core = state.core
     if core[sc.K_IN_FLIGHT] != sc.DECODE_STEP or core[sc.K_VERDICT] == sc.FAULTED:
         return
+    if core[sc.K_JUDGING] == 0 and may_displace(state):
+        return  # nobody has asked the policy since this batch began
     foresee(state)
     if not goes_on(state) or not _all_decode_on(state):
         return

@@ -10,7 +10,7 @@ from ring.jit import uncounted
 from ring.recorder import E_DECODE, E_FAULT, E_PREFILL, E_RETRY, record
 from ring.states import DECODE_PAUSED, DECODE_PROCESSING, PREFILL_PROCESSING, R_NONE, R_REJECTED
 from scheduler import state as sc
-from scheduler.admit import may_displace, may_try
+from scheduler.admit import may_try
 from scheduler.policy import RUN_PREFILL
 from scheduler.seats import decoding
 
@@ -67,7 +67,7 @@ def foresee(state):
     news |= (core[sc.K_IN_FLIGHT] ^ sc.DECODE_STEP) | (core[sc.K_SEATED] ^ core[sc.K_DECODING])
     quiet = news == 0 and core[sc.K_WINDOW] < WINDOW
     if quiet and core[sc.K_WAITING] != 0:
-        quiet = not (may_try(state) or may_displace(state))
+        quiet = not (may_try(state) or core[sc.K_DISPLACES] != 0)
     core[sc.K_QUIET] = 1 if quiet else 0
 
 

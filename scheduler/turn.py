@@ -16,7 +16,7 @@ from ring.atomics import lane_barrier, load_acquire_device
 from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
-from scheduler.admit import admit, feed_starved, may_displace, may_try
+from scheduler.admit import admit, feed_starved, judge, may_displace, may_try
 from scheduler.ahead import collect_late, follow, go_ahead, note_late
 from scheduler.choose import choose, foresee, goes_on, launch_planned, plan_again, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
@@ -59,6 +59,11 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
         search_orphans(ring, state)
         take_tickets(ring, state, now)
         core[sc.K_NOW] = now
+        core[sc.K_DISPLACES] = 0
+        core[sc.K_JUDGING] = 1 if core[sc.K_IN_FLIGHT] == sc.DECODE_STEP and may_displace(state) else 0
+    lane_barrier()
+    judge(state, key, victim, lane, lanes)
+    if lane == 0:
         foresee(state)
         core[sc.K_BOUNDARY] = 1 if _at_boundary(ring, state, io, launcher, now) else 0
         beat(ring, state)

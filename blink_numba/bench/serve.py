@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ import numpy as np
 import typer
 import uvloop
 
-from blink_numba.bench.burners import Burners, reserved_core
+from blink_numba.bench.burners import Burners
 from blink_numba.bench.report import Row
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -181,22 +182,53 @@ def summarize(case: str, outcomes: list[Outcome], seconds: float) -> list[Row]:
     return rows
 
 
+@dataclass(frozen=True)
+class Cores:
+    """Who runs where: client and front end as a network card would, beside the host's own work.
+
+    Attributes
+    ----------
+    client, front_end, others : set of int
+        All cores, each of them, where there are fewer than four.
+    """
+
+    client: set[int]
+    front_end: set[int]
+    others: set[int]
+
+    @classmethod
+    def of_this_process(cls) -> Cores:
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 4:
+            return cls(set(cores), set(cores), set(cores))
+        return cls({cores[0]}, {cores[1]}, set(cores[2:]))
+
+
 @contextlib.contextmanager
-def _target(url: str, model: str, backend: str, dummy: bool, max_num_seqs: int | None,
-            max_model_len: int | None) -> Iterator[str]:  # fmt: skip
-    """The server to load: the one at `url`, or one started here."""
-    if url:
-        yield url.rstrip("/").removesuffix("/v1")
-        return
+def _served_here(options: dict[str, Any], cores: Cores) -> Iterator[str]:
+    """A server of this process's making; its engine runs where the burners will."""
     from blink_numba.config import load_config
     from blink_numba.serving import Serving
 
-    options: dict[str, Any] = {
-        "model": model, "backend": backend, "dummy": dummy, "port": 0, "max_num_seqs": max_num_seqs,
-        "max_model_len": max_model_len, "access_log": False, "log_level": "warning", "queue_timeout": 60.0,
-    }  # fmt: skip
-    with Serving(load_config(options), lambda line: None) as serving:
-        yield serving.url
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores.others)
+    try:
+        with Serving(load_config(options), lambda line: None) as serving:
+            os.sched_setaffinity(0, cores.client)
+            yield serving.url
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _targets(url: str, launches: str, options: dict[str, Any], cores: Cores) -> Iterator[tuple[str, Any]]:
+    """Names and context managers of the servers to load, one after the other."""
+    if url:
+        yield "", contextlib.nullcontext(url.rstrip("/").removesuffix("/v1"))
+        return
+    pinned = ",".join(map(str, sorted(cores.front_end)))
+    for launch in launches.split(","):
+        name = "cpu" if options["backend"] == "cpu" else launch
+        yield f"{name}/", _served_here({**options, "launch": launch, "front_end_cpus": pinned}, cores)
 
 
 def run(
@@ -218,49 +250,64 @@ def run(
     dummy: Annotated[bool, typer.Option(help="Of a server started here: random weights.")] = False,
     max_num_seqs: Annotated[int | None, typer.Option(help="Of a server started here.")] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Of a server started here.")] = None,
+    launches: Annotated[
+        str, typer.Option(help="Of servers started here, with commas: their launch strategies.")
+    ] = "faf",
 ) -> list[Row]:
     """Latency and throughput over a list of request rates, idle and beside CPU burners.
 
-    Cases are ``r<rate>/<idle|burners>/<metric>``; a latency's value is its P50, with P90, P99
-    and P99.9 in further fields.
+    Cases are ``<launch>/r<rate>/<idle|burners>/<metric>``, without the launch strategy for a server
+    that was not started here; a latency's value is its P50, with P90, P99 and P99.9 in further
+    fields. Client and front end have a core each, as on a network card; engine and burners the rest.
     """
+    cores = Cores.of_this_process()
+    options = {
+        "model": model, "backend": backend, "dummy": dummy, "port": 0, "max_num_seqs": max_num_seqs,
+        "max_model_len": max_model_len, "access_log": False, "log_level": "warning", "queue_timeout": 60.0,
+    }  # fmt: skip
     rows: list[Row] = []
-    with _target(url, model, backend, dummy, max_num_seqs, max_model_len) as base:
-        generator = LoadGenerator(base, model, vocab_size, api_key, timeout_s)
-        for rate in (float(each) for each in rates.split(",")):
-            count = max(1, round(rate * seconds))
-            if lengths_file:
-                lengths = read_lengths(lengths_file, count, seed)
-            else:
-                lengths = draw_lengths(count, scale, max_prompt, max_answer, seed)
-            for load in [0, burners] if burners else [0]:
-                case = f"r{rate:g}/{'burners' if load else 'idle'}"
-                with Burners(load, reserved_core()[1]):
-                    began = time.perf_counter()
-                    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                        outcomes = runner.run(generator.run(rate, lengths, seed))
-                    rows += summarize(case, outcomes, time.perf_counter() - began)
+    for name, serving in _targets(url, launches, options, cores):
+        with serving as base:
+            generator = LoadGenerator(base, model, vocab_size, api_key, timeout_s)
+            for rate in (float(each) for each in rates.split(",")):
+                count = max(1, round(rate * seconds))
+                if lengths_file:
+                    lengths = read_lengths(lengths_file, count, seed)
+                else:
+                    lengths = draw_lengths(count, scale, max_prompt, max_answer, seed)
+                for load in [0, burners] if burners else [0]:
+                    case = f"{name}r{rate:g}/{'burners' if load else 'idle'}"
+                    with Burners(load, cores.others):
+                        rows += _measure(generator, case, rate, lengths, seed)
     if plot:
         draw(rows, plot)
     return rows
 
 
+def _measure(generator: LoadGenerator, case: str, rate: float, lengths: list[Length], seed: int) -> list[Row]:
+    began = time.perf_counter()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        outcomes = runner.run(generator.run(rate, lengths, seed))
+    return summarize(case, outcomes, time.perf_counter() - began)
+
+
 def draw(rows: list[Row], file: str) -> None:
-    """P99 TTFT and TPOT and throughput over the rate, a line each for idle and burners."""
+    """P99 TTFT and TPOT and throughput over the rate, a line for each server, idle and beside burners."""
     from matplotlib.figure import Figure
 
     metrics = {"ttft_ms": ("P99 TTFT, ms", "p99"), "tpot_ms": ("P99 TPOT, ms", "p99"),
                "tokens_s": ("throughput, tokens/s", None)}  # fmt: skip
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     for axes, (metric, (label, percentile)) in zip(figure.subplots(1, 3), metrics.items(), strict=True):
-        for load in ("idle", "burners"):
-            points = []
-            for row in rows:
-                rate, kind, name = row.case.split("/")
-                if (kind, name) == (load, metric):
-                    points.append((float(rate[1:]), row.extra[percentile] if percentile else row.value))
-            if points:
-                axes.plot(*zip(*points, strict=True), marker="o", label=load)
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            *server, rate, load, name = row.case.split("/")
+            if name == metric:
+                value = row.extra[percentile] if percentile else row.value
+                lines.setdefault(" ".join([*server, load]), []).append((float(rate[1:]), value))
+        for line, points in lines.items():
+            style = "--" if "burners" in line else "-"
+            axes.plot(*zip(*points, strict=True), marker="o", ls=style, label=line)
         axes.set_xlabel("requests/s")
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)

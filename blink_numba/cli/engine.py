@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 
 def engine(
@@ -19,7 +20,11 @@ def engine(
             envvar="BLINK_NUMBA_RDMA_KEY", help="Key shared with the front ends, 16 bytes at least."
         ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="RDMA device; the first by default.")] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(envvar="BLINK_NUMBA_RDMA_KEY_FILE", help="File with that key, private to its owner."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="RDMA device; the first active one by default.")] = None,
     front_ends: Annotated[int, typer.Option(min=1, help="Front ends that may attach.")] = 1,
     slots: Annotated[int, typer.Option(min=32, help="Slots of the ring.")] = 1024,
     ring: Annotated[str, typer.Option(help="Name of the ring in shared memory.")] = "engine",
@@ -42,10 +47,11 @@ def engine(
             max_seats=max_num_seqs, max_model_len=max_model_len, threads=threads, dummy=dummy,
         )  # fmt: skip
         status = run_engine(
-            config, transport=transport, host=host, port=port, key=key, device=device,
+            config, transport=transport, host=host, port=port, key=key, key_file=key_file,
+            device=device,
             on_progress=lambda line: console.print(f"[dim]{line}"), on_ready=console.print,
         )  # fmt: skip
     except (EngineStartError, TransportError, ValueError) as error:
-        console.print(f"[red]error:[/] {error}")
+        console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from None
     raise typer.Exit(status)

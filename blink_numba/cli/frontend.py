@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 
 def frontend(
@@ -18,7 +19,11 @@ def frontend(
         str | None,
         typer.Option(envvar="BLINK_NUMBA_RDMA_KEY", help="Key shared with the engine."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="RDMA device; the first by default.")] = None,
+    key_file: Annotated[
+        str | None,
+        typer.Option(envvar="BLINK_NUMBA_RDMA_KEY_FILE", help="File with that key, private to its owner."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="RDMA device; the first active one by default.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
@@ -32,13 +37,15 @@ def frontend(
     """Serve OpenAI's API here for an engine on another host, over RDMA."""
     from blink_numba.frontend.logs import setup_logging
     from blink_numba.frontend.settings import FrontEndSettings
-    from blink_numba.remote import VerbsConnector, parse_address, run_front_end
+    from blink_numba.remote import VerbsConnector, parse_address, run_front_end, shared_key
     from rdma.transport import TransportError
 
     console = Console(stderr=True, highlight=False)
     setup_logging(log_level)
     try:
-        connector = VerbsConnector(*parse_address(connect), front_end, key=key, device=device)
+        connector = VerbsConnector(
+            *parse_address(connect), front_end, key=shared_key(key, key_file), device=device
+        )
         settings = FrontEndSettings(
             model=model, served_names=tuple(served_model_name or ((model,) if model else ())), ring="",
             front_end=front_end, host=host, port=port, api_keys=tuple(api_key or ()), log_level=log_level,
@@ -47,6 +54,6 @@ def frontend(
             settings, connector, lambda number: console.print(f"serving on http://{host}:{number}/v1")
         )
     except (TransportError, ValueError) as error:
-        console.print(f"[red]error:[/] {error}")
+        console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from None
     raise typer.Exit(status)

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from blink_numba.remote.engine import run_engine
 from blink_numba.remote.frontend import VerbsConnector, parse_address, run_front_end
+from blink_numba.remote.keys import shared_key
 
-__all__ = ["VerbsConnector", "parse_address", "run_engine", "run_front_end"]
+__all__ = ["VerbsConnector", "parse_address", "run_engine", "run_front_end", "shared_key"]

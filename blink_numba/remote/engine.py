@@ -8,17 +8,19 @@ write stays, and what is queued in it.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from blink_numba.errors import EngineStartError
+from blink_numba.remote.keys import shared_key
+from ring import layout as at
 from ring.memory import RingMemory
+from ring.states import DECODE_COMPLETED, slot_state
 
 if TYPE_CHECKING:
     from blink_numba.runtime import EngineConfig, EngineProcess
@@ -29,6 +31,7 @@ TRANSPORTS = ("verbs", "shm")
 DEFAULT_PORT = 7471
 RESTARTS, RESTART_WINDOW_S = 3, 60.0
 _WATCH_S = 0.1
+_READ_S = 2.0
 
 
 def run_engine(
@@ -38,6 +41,7 @@ def run_engine(
     host: str = "0.0.0.0",
     port: int = DEFAULT_PORT,
     key: str | None = None,
+    key_file: str | None = None,
     device: str | None = None,
     on_progress: Callable[[str], None] = log.info,
     on_ready: Callable[[str], None] = log.info,
@@ -53,8 +57,8 @@ def run_engine(
         How front ends reach the ring.
     host, port : str, int
         Where front ends connect (verbs).
-    key : str, optional
-        Shared with them; ``BLINK_NUMBA_RDMA_KEY`` by default.
+    key, key_file : str, optional
+        Shared with them (`blink_numba.remote.keys.shared_key`).
     device : str, optional
         RDMA device; the first by default.
     on_progress, on_ready : callable
@@ -74,35 +78,44 @@ def run_engine(
     """
     if transport not in TRANSPORTS:
         raise ValueError(f"transport={transport!r} must be one of {', '.join(TRANSPORTS)}")
-    if transport == "verbs":
-        from rdma.verbs import open_device
-        from rdma.verbs.wire import KEY_VARIABLE, check_key
+    with ExitStack() as held:
+        listener = None
+        if transport == "verbs":  # what would fail later fails before a model is loaded
+            from rdma.verbs import bind_listener, open_device
 
-        key = key or os.environ.get(KEY_VARIABLE)
-        check_key(key)  # what would fail later fails before a model is loaded
-        open_device(device).close()
-    supervisor = _Supervisor(config, on_progress)
-    stop = stop or _stop_on_signals()
-    try:
-        supervisor.start()
-        if transport == "shm":
+            secret = shared_key(key, key_file)
+            open_device(device).close()
+            listener = held.enter_context(bind_listener(host, port))
+        supervisor = _Supervisor(config, on_progress)
+        held.callback(supervisor.stop)
+        ending = _Ending(stop)
+        with ending.interrupted_by_signals():
+            supervisor.start()
+        if ending.event.is_set():
+            return 0
+        if listener is None:
             on_ready(f"{config.model} serves front ends of this host through ring {config.ring_name}")
-            return supervisor.watch(stop)
-        with _hosted(config, key, host, port, device) as number:
-            on_ready(f"{config.model} serves front ends at {host}:{number}")
-            return supervisor.watch(stop)
-    finally:
-        supervisor.stop()
+            return supervisor.watch(ending)
+        from rdma.verbs import RingHost
 
-
-@contextmanager
-def _hosted(config: EngineConfig, key: str | None, host: str, port: int, device: str | None) -> Iterator[int]:
-    from rdma.verbs import RingHost
-
-    with RingMemory.attach(config.ring_name) as memory:
+        memory = held.enter_context(RingMemory.attach(config.ring_name))
         about = {"model": config.model}
-        with RingHost(memory, key, host=host, port=port, device=device, about=about) as ring_host:
-            yield ring_host.port
+        held.enter_context(RingHost(memory, secret, listener=listener, device=device, about=about))
+        on_ready(f"{config.model} serves front ends at {host}:{listener.getsockname()[1]}")
+        status = supervisor.watch(ending)
+        supervisor.stop()  # it finishes what is in service, and front ends read it
+        _wait_until_read(memory)
+        return status
+
+
+def _wait_until_read(memory: RingMemory) -> None:
+    """Give front ends a moment to read the last answers and release their slots."""
+    view, give_up = memory.view, time.monotonic() + _READ_S
+    while time.monotonic() < give_up:
+        words = zip(view.ctl[:: at.CTL_WORDS].tolist(), view.req.tolist(), strict=True)
+        if all(slot_state(ctl, req) != DECODE_COMPLETED for ctl, req in words):
+            return
+        time.sleep(_WATCH_S / 10)
 
 
 class _Supervisor:
@@ -119,10 +132,10 @@ class _Supervisor:
         self._engine = EngineProcess.spawn(self._config)
         self._engine.wait_ready(on_progress=self._progress)
 
-    def watch(self, stop: threading.Event) -> int:
+    def watch(self, ending: _Ending) -> int:
         """Replace the engine when it ends by itself; the exit status."""
         assert self._engine is not None
-        while not stop.wait(_WATCH_S):
+        while not ending.event.wait(_WATCH_S):
             if self._engine.alive():
                 continue
             reason = self._engine.failure() or "it ended"
@@ -135,20 +148,50 @@ class _Supervisor:
             self._restarts.append(now)
             log.warning("the engine died (%s): another takes over its ring", reason)
             try:
-                self._engine = self._engine.replace()
-                self._engine.wait_ready(on_progress=self._progress)
+                with ending.interrupted_by_signals():
+                    self._engine = self._engine.replace()
+                    self._engine.wait_ready(on_progress=self._progress)
             except EngineStartError as error:
                 log.error("no engine could take over: %s", error)
                 return 1
         return 0
 
     def stop(self) -> None:
+        """End the engine; what is in service is finished first."""
         if self._engine is not None:
             self._engine.stop(drain=True)
+            self._engine = None
 
 
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+class _Ending:
+    """What ends the engine: SIGTERM and SIGINT, or an event of the caller's.
+
+    Attributes
+    ----------
+    event : threading.Event
+        Set when it is time.
+    """
+
+    def __init__(self, event: threading.Event | None) -> None:
+        self.event = event or threading.Event()
+        self._interrupts = False
+        if event is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.event.set()
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def interrupted_by_signals(self) -> Iterator[None]:
+        """A signal ends the block, besides setting the event: starting an engine takes its time."""
+        self._interrupts = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not self.event.is_set():
+                raise
+        finally:
+            self._interrupts = False

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rdma.port import FrontEndPort
-from rdma.transport import TransportError
+from rdma.transport import TransportError, TransportLost
 
 if TYPE_CHECKING:
     from blink_numba.frontend.settings import FrontEndSettings
@@ -33,14 +33,16 @@ class VerbsConnector:
         Where the engine admits front ends.
     front_end : int
         Which of the ring's places to take; a predecessor's is taken over once it is gone.
-    key, device : str, optional
+    key : str or bytes, optional
+        As `rdma.verbs.VerbsTransport` has it.
+    device : str, optional
         As in `rdma.verbs.VerbsTransport`.
     reconnect_s : float
         How long a fault may last before every request in service fails.
     """
 
     def __init__(
-        self, host: str, port: int, front_end: int = 0, *, key: str | None = None,
+        self, host: str, port: int, front_end: int = 0, *, key: str | bytes | None = None,
         device: str | None = None, reconnect_s: float = RECONNECT_S,
     ) -> None:  # fmt: skip
         self._host, self._port, self._front_end = host, port, front_end
@@ -66,7 +68,7 @@ class VerbsConnector:
         return port
 
     def model(self) -> str:
-        """Name or path of the model behind the ring, as its host tells it."""
+        """Name or path of the model behind the ring, as its host tells it; asked by attaching."""
         with self._transport() as transport:
             name = transport.about.get("model")
         if not name:
@@ -100,13 +102,19 @@ def run_front_end(
     Raises
     ------
     TransportError
-        The engine's host cannot be reached, or refuses.
+        The engine's host refuses, such as for another key; or it cannot be reached, and no model
+        was named. With a model the front end begins without an engine, and waits for one.
     """
     from blink_numba.frontend.app import run
     from blink_numba.vocabularies import load_tokenizer
 
-    if not settings.model:
+    try:
         model = connector.model()
+    except TransportLost:
+        if not settings.model:
+            raise
+    else:
+        model = settings.model or model
         settings = replace(settings, model=model, served_names=settings.served_names or (model,))
     tokenizer = load_tokenizer(settings.model)
     return run(settings, tokenizer, frozenset(tokenizer.eos_ids), connector, on_ready)

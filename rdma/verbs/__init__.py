@@ -8,9 +8,12 @@ library, `wire` the bootstrap's protocol.
 Nothing here is imported unless it is asked for: front ends on the engine's host need no verbs.
 """
 
-from rdma.verbs.host import RingHost
+from rdma.verbs.host import RingHost, bind_listener
 from rdma.verbs.provider import VerbsUnavailable, open_device
 from rdma.verbs.transport import VerbsTransport
 from rdma.verbs.wire import KEY_VARIABLE, Refused
 
-__all__ = ["KEY_VARIABLE", "Refused", "RingHost", "VerbsTransport", "VerbsUnavailable", "open_device"]
+__all__ = [
+    "KEY_VARIABLE", "Refused", "RingHost", "VerbsTransport", "VerbsUnavailable", "bind_listener",
+    "open_device",
+]  # fmt: skip

@@ -8,6 +8,7 @@ remote access error, and a remote key is worth nothing to any other queue pair.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rdma.staging import Share
@@ -37,8 +38,8 @@ class Grant:
                 int(given["start"]), int(given["words"]), int(given["address"]), int(given["rkey"]),
                 bool(given["write"]),
             )  # fmt: skip
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a grant: {error}") from None
+        except (KeyError, TypeError, OverflowError, ValueError) as error:
+            raise ValueError(f"not a grant: {error!r}") from None
 
 
 def writable_ranges(share: Share) -> list[tuple[int, int]]:
@@ -60,7 +61,7 @@ def writable_ranges(share: Share) -> list[tuple[int, int]]:
 class GrantTable:
     """Finds the grant of an operation."""
 
-    def __init__(self, grants: list[Grant]) -> None:
+    def __init__(self, grants: Sequence[Grant]) -> None:
         self._whole = next((grant for grant in grants if not grant.write), None)
         self._writable = sorted((grant for grant in grants if grant.write), key=lambda grant: grant.start)
         self._starts = [grant.start for grant in self._writable]

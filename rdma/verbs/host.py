@@ -16,13 +16,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rdma.staging import Share
-from rdma.transport import TransportError
+from rdma.transport import TransportError, TransportLost
 from rdma.verbs.grants import Grant, writable_ranges
 from rdma.verbs.provider import Device, QueueAddress, QueuePair, Region, open_device
 from rdma.verbs.rings import HostedRing, MappedRing
+from rdma.verbs.welcome import Welcome
 from rdma.verbs.wire import Refused, Wire, check_key
 from ring import layout as at
 from ring.layout import RING_VERSION
@@ -36,6 +37,25 @@ MAX_CONNECTIONS = 64
 _LOOK_S = 0.2
 
 
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A TCP socket at `host`:`port` that does not listen yet; `TransportError` with the remedy."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise TransportError(f"cannot listen on {host}:{port} ({error}): choose another address") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise TransportError(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address or port"
+        ) from None
+    return listener
+
+
 class _Session:
     """Everything one connected front end holds on this host."""
 
@@ -43,26 +63,28 @@ class _Session:
         self, wire: Wire, device: Device, ring: HostedRing, front_end: int, number: int, depth: int
     ) -> None:
         self.wire, self.front_end, self.number = wire, front_end, number
-        self._device, self._closed = device, False
-        self.queue: QueuePair = device.queue_pair(depth)
-        ranges = [(0, ring.map.words, False)]
-        ranges += [(*piece, True) for piece in writable_ranges(Share(ring.map, front_end))]
-        self._regions: list[Region] = []
+        self._closed = False
         self.grants: list[Grant] = []
-        for start, words, write in ranges:
-            region, address = ring.register(device, start, words, write)
-            self._regions.append(region)
-            self.grants.append(Grant(start, words, address, region.rkey, write))
+        self.regions: list[Region] = []
+        with contextlib.ExitStack() as held:  # what was made so far goes again if the rest fails
+            held.callback(device.close)
+            ranges = [(0, ring.map.words, False)]
+            ranges += [(*piece, True) for piece in writable_ranges(Share(ring.map, front_end))]
+            for start, words, write in ranges:
+                region, address = ring.register(device, start, words, write)
+                held.callback(region.close)
+                self.regions.append(region)
+                self.grants.append(Grant(start, words, address, region.rkey, write))
+            self.queue: QueuePair = device.queue_pair(depth)
+            held.callback(self.queue.close)
+            self._held = held.pop_all()
 
     def close(self) -> None:
-        """Destroy queue pair and regions: no word of this front end lands from here on."""
+        """Destroy queue pair, then regions: no word of this front end lands from here on."""
         if self._closed:
             return
         self._closed = True
-        self.queue.close()
-        for region in self._regions:
-            region.close()
-        self._device.close()
+        self._held.close()
 
 
 @dataclass
@@ -90,12 +112,20 @@ class RingHost:
         As in `rdma.verbs.provider.open_device`.
     grace_s : float
         How long a session may be taken up again after its connection ended.
+    listener : socket, optional
+        A bound one (`bind_listener`), instead of `host` and `port`; closed with the host.
+
+    Raises
+    ------
+    TransportError, VerbsUnavailable
+        The address or the device cannot be had; with the remedy.
     """
 
     def __init__(
         self, ring: RingMemory | HostedRing, key: str | bytes | None, *, host: str = "0.0.0.0", port: int = 0,
         about: dict | None = None, device: str | None = None, gid_index: int | None = None,
         provider: str | None = None, grace_s: float = GRACE_S, depth: int = 64,
+        listener: socket.socket | None = None,
     ) -> None:  # fmt: skip
         self._key = check_key(key)
         self._ring: HostedRing = MappedRing(ring) if isinstance(ring, RingMemory) else ring
@@ -104,14 +134,16 @@ class RingHost:
         self._open().close()  # no device is an error now, not at the first front end
         self._lock = threading.Lock()
         self._places = [_Place(left_at=time.monotonic()) for _ in range(self._ring.map.geometry.front_ends)]
-        self._connections: set[socket.socket] = set()
+        self._life = secrets.randbits(61) + 1  # so that a front end knows one host from the next
+        self._connections: dict[socket.socket, bool] = {}  # oldest first; whether it is a session's
         self._closing = threading.Event()
+        self._listener = listener or bind_listener(host, port)
         try:
-            self._listener = socket.create_server((host, port), backlog=16)
-        except OSError as error:
-            raise TransportError(
-                f"cannot listen on {host}:{port} ({error.strerror}): choose another"
-            ) from None
+            self._listener.listen(socket.SOMAXCONN)
+            self._listener.settimeout(_LOOK_S)
+        except OSError as error:  # two sockets may be bound to a port while neither listens
+            self._listener.close()
+            raise TransportError(f"cannot listen on {host}:{port} ({error.strerror})") from None
         self.port: int = self._listener.getsockname()[1]
         self._threads = [
             threading.Thread(target=self._accept, name="ring-host", daemon=True),
@@ -123,27 +155,46 @@ class RingHost:
     # --- connections -----------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        self._listener.settimeout(_LOOK_S)
         while not self._closing.is_set():
             try:
-                peer, address = self._listener.accept()
+                peer, (name, number, *_) = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
+            except OSError as error:  # the listener was closed, or descriptors ran out
+                if not self._closing.wait(_LOOK_S):
+                    logger.warning("no front end can be admitted at the moment: %s", error)
+                continue
+            address = f"{name}:{number}"
             with self._lock:
-                if len(self._connections) >= MAX_CONNECTIONS:
-                    peer.close()
-                    continue
-                self._connections.add(peer)
-            threading.Thread(target=self._serve, args=(peer, address), daemon=True).start()
+                self._make_room()
+                self._connections[peer] = False
+            try:
+                threading.Thread(target=self._serve, args=(peer, address), daemon=True).start()
+            except RuntimeError as error:  # no more threads
+                logger.warning("front end at %s not admitted: %s", address, error)
+                self._forget(peer)
 
-    def _serve(self, peer: socket.socket, address: object) -> None:
+    def _make_room(self) -> None:
+        """Hang up on who has been longest about to prove the key: strangers keep nobody out."""
+        waiting = [peer for peer, admitted in self._connections.items() if not admitted]
+        if len(waiting) >= MAX_CONNECTIONS:
+            with contextlib.suppress(OSError):
+                waiting[0].shutdown(socket.SHUT_RDWR)  # its thread closes it
+            self._connections.pop(waiting[0])
+
+    def _forget(self, peer: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(peer, None)
+        peer.close()
+
+    def _serve(self, peer: socket.socket, address: str) -> None:
         session: _Session | None = None
         wire: Wire | None = None
         try:
             wire = Wire.accept(peer, self._key, HANDSHAKE_S)
             session = self._admit(wire)
+            with self._lock:
+                self._connections[peer] = True
             while not self._closing.is_set():
                 request = wire.receive(None)
                 if request.get("op") == "leave":
@@ -153,19 +204,19 @@ class RingHost:
                 self._answer(wire, session, request)
         except Refused as refusal:
             logger.warning("front end at %s refused: %s", address, refusal)
-            if wire is not None:
-                with contextlib.suppress(TransportError):
-                    wire.send({"refused": refusal.cause, "message": str(refusal)})
-        except TransportError as error:
+            _tell(wire, refusal.cause, refusal)
+        except TransportLost as error:
             logger.info("front end at %s: %s", address, error)
-        except (ValueError, TypeError, KeyError) as error:
-            logger.warning("front end at %s sent nonsense: %s", address, error)
+        except TransportError as error:  # of this host: its device, its memory
+            logger.error("front end at %s cannot be served: %s", address, error)
+            _tell(wire, "host", error)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            logger.warning("front end at %s sent nonsense: %r", address, error)
+            _tell(wire, "request", error)
         finally:
             if session is not None:
                 self._leave(session)
-            with self._lock:
-                self._connections.discard(peer)
-            peer.close()
+            self._forget(peer)
 
     def _admit(self, wire: Wire) -> _Session:
         hello = wire.receive(HANDSHAKE_S)
@@ -219,17 +270,8 @@ class RingHost:
             )
 
     def _describe(self, session: _Session) -> dict:
-        ring = self._ring.map
-        return {
-            "session": session.number,
-            "queue": session.queue.address.to_json(),
-            "grants": [grant.to_json() for grant in session.grants],
-            "geometry": asdict(ring.geometry),
-            "epoch": ring.epoch,
-            "max_model_len": ring.max_model_len,
-            "vocab_size": ring.vocab_size,
-            "about": self._about,
-        }
+        queue, grants = session.queue.address, tuple(session.grants)
+        return Welcome(session.number, self._life, queue, grants, self._ring.map, self._about).to_json()
 
     def _answer(self, wire: Wire, session: _Session, request: dict) -> None:
         operation, front_end = request.get("op"), session.front_end
@@ -308,3 +350,10 @@ class RingHost:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _tell(wire: Wire | None, cause: str, error: Exception) -> None:
+    """Say to a front end why it is not served, if it listens."""
+    if wire is not None:
+        with contextlib.suppress(TransportError):
+            wire.send({"refused": cause, "message": str(error)})

@@ -13,15 +13,33 @@ from rdma.transport import TransportError
 from rdma.verbs.provider import (
     INLINE_BYTES,
     PORT,
+    PORT_ACTIVE,
     READS_IN_FLIGHT,
     OneSided,
     QueueAddress,
     VerbsUnavailable,
+    check_active,
     pick_gid,
 )
 
 _POLL_BATCH = 32
 _HOPS = 64
+
+
+def _first_active(devices: list[ib.Device]) -> tuple[ib.Context, str, ib.PortAttr]:
+    """The first device whose port is active, its name and its port; `IndexError` if there is none at all."""
+    opened = [device.open() for device in devices]
+    ports = [context.query_port(PORT) for context in opened]
+    chosen = next((k for k, port in enumerate(ports) if int(port.state) == PORT_ACTIVE), 0)
+    for k, context in enumerate(opened):
+        if k != chosen:
+            context.close()
+    try:
+        check_active(devices[chosen].name, int(ports[chosen].state))
+    except VerbsUnavailable:
+        opened[chosen].close()
+        raise
+    return opened[chosen], devices[chosen].name, ports[chosen]
 
 
 class IbverbsDevice:
@@ -30,14 +48,12 @@ class IbverbsDevice:
     def __init__(self, name: str | None, gid_index: int | None) -> None:
         try:
             devices = {device.name: device for device in ib.get_device_list()}
-            self.name = name or next(iter(devices))
-            self._context = devices[self.name].open()
-        except (ib.VerbsError, OSError, KeyError, StopIteration) as error:
+            self._context, self.name, port = _first_active([devices[name]] if name else [*devices.values()])
+        except (ib.VerbsError, OSError, KeyError, IndexError) as error:
             what = f"RDMA device {name!r} cannot be opened" if name else "there is no RDMA device"
             raise VerbsUnavailable(
                 f"{what} ({error!r}): load the driver, or `rdma link add` a soft-RoCE one"
             ) from None
-        port = self._context.query_port(PORT)
         gids = [_text(self._context.query_gid(PORT, k).raw) for k in range(port.gid_tbl_len)]
         self._gid_index = pick_gid(gids, gid_index)
         self._gid, self._lid, self._mtu = gids[self._gid_index], port.lid, int(port.active_mtu)
@@ -82,13 +98,17 @@ class IbverbsQueuePair:
     ) -> None:
         self.depth = depth
         self._gid_index = gid_index
-        self._cq = context.create_cq(depth)
-        self._qp = pd.create_qp(
-            ib.QPInitAttr(
-                send_cq=self._cq, recv_cq=self._cq, qp_type=ib.QPType.RC, max_send_wr=depth, max_recv_wr=1,
-                max_send_sge=1, max_recv_sge=1, max_inline_data=INLINE_BYTES, sq_sig_all=False,
-            )
-        )  # fmt: skip
+        try:
+            self._cq = context.create_cq(depth)
+            self._qp = pd.create_qp(
+                ib.QPInitAttr(
+                    send_cq=self._cq, recv_cq=self._cq, qp_type=ib.QPType.RC, max_send_wr=depth,
+                    max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=INLINE_BYTES,
+                    sq_sig_all=False,
+                )
+            )  # fmt: skip
+        except (ib.VerbsError, OSError) as error:
+            raise TransportError(f"a queue pair cannot be made ({error}): is the device still up?") from None
         self.address = QueueAddress(self._qp.qp_num, random.getrandbits(24), gid, lid, mtu)
 
     def connect(self, peer: QueueAddress) -> None:

@@ -10,18 +10,33 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from ipaddress import IPv6Address
 from typing import NamedTuple, Protocol
 
 from rdma.transport import TransportError
 
 PROVIDERS = ("pyverbs", "ibverbs")
 PORT = 1  # of a device
+PORT_ACTIVE = 4  # ibv_port_state
 READS_IN_FLIGHT = 16  # at most, of a queue pair; what every NIC offers
 INLINE_BYTES = 64  # writes up to here travel in the work request: no read of staging memory
 
-# completion statuses (ibv_wc_status) that a new connection may cure; the rest are refusals
-WC_SUCCESS, WC_FLUSHED, WC_REMOTE_ACCESS, WC_RETRY_EXCEEDED, WC_RNR_RETRY_EXCEEDED = 0, 5, 10, 12, 13
-CURABLE = (WC_FLUSHED, WC_RETRY_EXCEEDED, WC_RNR_RETRY_EXCEEDED)
+WC_SUCCESS, WC_FLUSHED, WC_REMOTE_ACCESS, WC_RETRY_EXCEEDED = 0, 5, 10, 12
+STATUS_NAMES = {  # ibv_wc_status
+    1: "local length error", 2: "local queue pair operation error", 4: "local protection error",
+    5: "flushed", 7: "bad response", 8: "local access error", 9: "remote invalid request",
+    10: "remote access error", 11: "remote operation error", 12: "transport retries exceeded",
+    13: "receiver-not-ready retries exceeded", 16: "remote abort", 19: "fatal error",
+    20: "response timeout", 21: "general error",
+}  # fmt: skip
+# These tell that the peer's queue pair, or our own, is gone; every other status may be a refusal.
+SILENT = (WC_RETRY_EXCEEDED, 20)
+UNANSWERED = (*SILENT, WC_FLUSHED, 13)
+
+
+def status_text(status: int) -> str:
+    """A completion status in words."""
+    return f"{STATUS_NAMES.get(status, 'error')} (status {status})"
 
 
 class VerbsUnavailable(TransportError):
@@ -45,11 +60,13 @@ class QueueAddress:
     def from_json(cls, given: dict) -> QueueAddress:
         """Inverse of `to_json`; `ValueError` for anything else."""
         try:
-            return cls(
-                int(given["qpn"]), int(given["psn"]), str(given["gid"]), int(given["lid"]), int(given["mtu"])
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not the address of a queue pair: {error}") from None
+            qpn, psn, lid, mtu = (int(given[name]) for name in ("qpn", "psn", "lid", "mtu"))
+            IPv6Address(given["gid"])
+        except (KeyError, TypeError, OverflowError, ValueError) as error:
+            raise ValueError(f"not the address of a queue pair: {error!r}") from None
+        if not (0 <= qpn < 1 << 24 and 0 <= psn < 1 << 24 and 0 <= lid < 1 << 16 and 1 <= mtu <= 5):
+            raise ValueError(f"not the address of a queue pair: {given}")
+        return cls(qpn, psn, given["gid"], lid, mtu)
 
 
 class OneSided(NamedTuple):
@@ -121,7 +138,7 @@ def open_device(
     Parameters
     ----------
     name : str, optional
-        Such as ``mlx5_0``; ``BLINK_NUMBA_RDMA_DEVICE``, or the first one there is.
+        Such as ``mlx5_0``; ``BLINK_NUMBA_RDMA_DEVICE``, or the first whose port is active.
     gid_index : int, optional
         Entry of the port's GID table; ``BLINK_NUMBA_RDMA_GID``, or the last IPv4-mapped
         (RoCE v2) entry.
@@ -133,8 +150,10 @@ def open_device(
     VerbsUnavailable
     """
     name = name or os.environ.get("BLINK_NUMBA_RDMA_DEVICE") or None
-    if gid_index is None and os.environ.get("BLINK_NUMBA_RDMA_GID"):
-        gid_index = int(os.environ["BLINK_NUMBA_RDMA_GID"])
+    if gid_index is None and (given := os.environ.get("BLINK_NUMBA_RDMA_GID")):
+        if not given.isdecimal():
+            raise VerbsUnavailable(f"BLINK_NUMBA_RDMA_GID={given!r} must be an index of the port's GID table")
+        gid_index = int(given)
     chosen = provider or os.environ.get("BLINK_NUMBA_RDMA_PROVIDER")
     if chosen and chosen not in PROVIDERS:
         raise VerbsUnavailable(f"verbs provider {chosen!r} is unknown: use one of {', '.join(PROVIDERS)}")
@@ -154,6 +173,14 @@ def open_device(
         f"no verbs library ({'; '.join(reasons)}): install Debian's or Ubuntu's python3-pyverbs for the "
         "system's Python version, or blink-numba[rdma] (PyPI's ibverbs)"
     )
+
+
+def check_active(name: str, state: int) -> None:
+    """`VerbsUnavailable` unless a port's state is that of a usable link."""
+    if state != PORT_ACTIVE:
+        raise VerbsUnavailable(
+            f"port {PORT} of RDMA device {name} is not active: bring its interface up (see `rdma link`)"
+        )
 
 
 def pick_gid(gids: list[str], wanted: int | None) -> int:

@@ -13,15 +13,18 @@ import logging
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from rdma.transport import TransportError
 from rdma.verbs.provider import (
     INLINE_BYTES,
     PORT,
+    PORT_ACTIVE,
     READS_IN_FLIGHT,
     OneSided,
     QueueAddress,
     VerbsUnavailable,
+    check_active,
     pick_gid,
 )
 
@@ -70,19 +73,35 @@ except ImportError:
     import pyverbs.enums as e
 
 
+def _first_active(names: list[str]) -> tuple[Context, str, Any]:
+    """The first device whose port is active, its name and its port; `IndexError` if there is none at all."""
+    opened = [(Context(name=name), name) for name in names]
+    ports = [context.query_port(PORT) for context, _ in opened]
+    chosen = next((k for k, port in enumerate(ports) if port.state == PORT_ACTIVE), 0)
+    for k, (context, _) in enumerate(opened):
+        if k != chosen:
+            context.close()
+    context, name = opened[chosen]
+    try:
+        check_active(name, ports[chosen].state)
+    except VerbsUnavailable:
+        context.close()
+        raise
+    return context, name, ports[chosen]
+
+
 class PyverbsDevice:
     """`rdma.verbs.provider.Device` over pyverbs."""
 
     def __init__(self, name: str | None, gid_index: int | None) -> None:
         try:
-            self.name = name or get_device_list()[0].name.decode()
-            self._context = Context(name=self.name)
+            names = [name] if name else [device.name.decode() for device in get_device_list()]
+            self._context, self.name, port = _first_active(names)
         except (PyverbsError, IndexError) as error:
             what = f"RDMA device {name!r} cannot be opened" if name else "there is no RDMA device"
             raise VerbsUnavailable(
                 f"{what} ({error}): load the driver, or `rdma link add` a soft-RoCE one"
             ) from None
-        port = self._context.query_port(PORT)
         gids = [str(self._context.query_gid(PORT, k)) for k in range(port.gid_tbl_len)]
         self._gid_index = pick_gid(gids, gid_index)
         self._gid, self._lid, self._mtu = gids[self._gid_index], port.lid, port.active_mtu
@@ -134,18 +153,21 @@ class PyverbsQueuePair:
     ) -> None:
         self.depth = depth
         self._gid_index = gid_index
-        self._cq = CQ(context, depth)
         cap = QPCap(
             max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=INLINE_BYTES
         )
-        self._qp = QPEx(
-            context,
-            QPInitAttrEx(
-                qp_type=e.IBV_QPT_RC, scq=self._cq, rcq=self._cq, cap=cap, sq_sig_all=0, pd=pd,
-                comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-                send_ops_flags=e.IBV_QP_EX_WITH_RDMA_READ | e.IBV_QP_EX_WITH_RDMA_WRITE,
-            ),
-        )  # fmt: skip
+        try:
+            self._cq = CQ(context, depth)
+            self._qp = QPEx(
+                context,
+                QPInitAttrEx(
+                    qp_type=e.IBV_QPT_RC, scq=self._cq, rcq=self._cq, cap=cap, sq_sig_all=0, pd=pd,
+                    comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                    send_ops_flags=e.IBV_QP_EX_WITH_RDMA_READ | e.IBV_QP_EX_WITH_RDMA_WRITE,
+                ),
+            )  # fmt: skip
+        except PyverbsError as error:
+            raise TransportError(f"a queue pair cannot be made ({error}): is the device still up?") from None
         self._sge = SGE(0, 0, 0)
         self.address = QueueAddress(self._qp.qp_num, random.getrandbits(24), gid, lid, mtu)
 

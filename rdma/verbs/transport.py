@@ -4,6 +4,11 @@ A batch is one chain with one completion. What was posted and not completed is k
 after an error of the queue pair or the end of the connection the session is taken up again
 and the batches run once more, in order: batches may run twice (`rdma.transport`), so no
 request is lost and none is submitted twice.
+
+A process that ends loses its memory regions before its queue pairs, so for a moment it refuses
+as if an access were not allowed. Hence no status is taken for a refusal at once: the session is
+taken up again first, and only a host that is known to live after it has refused the same chain
+for the second time meant it.
 """
 
 from __future__ import annotations
@@ -16,26 +21,29 @@ from collections import deque
 import numpy as np
 
 from rdma.operations import READ, Operations
-from rdma.transport import DEADLINE_S, Fenced, RingMap, Transport, TransportError, TransportLost
-from rdma.verbs.grants import Grant, GrantTable
+from rdma.transport import DEADLINE_S, Fenced, Transport, TransportError, TransportLost
+from rdma.verbs.grants import GrantTable
 from rdma.verbs.provider import (
-    CURABLE,
+    SILENT,
+    UNANSWERED,
     WC_SUCCESS,
     Device,
     OneSided,
-    QueueAddress,
     QueuePair,
     Region,
     open_device,
+    status_text,
 )
+from rdma.verbs.welcome import Welcome
 from rdma.verbs.wire import KEY_VARIABLE, Refused, Wire, check_key
-from ring.layout import RING_VERSION, RingGeometry
+from ring.layout import RING_VERSION
 
 QUEUE_DEPTH = 256
 _SPINS = 200  # polls of the completion queue before giving way
 _LOOK_AT_WIRE_S = 0.005
 _RETRY_S = 0.05
 _LEAVE_S = 1.0
+_SILENT = "the ring's host does not answer over RDMA (RoCE v2 needs UDP port 4791 open)"
 
 
 class VerbsTransport(Transport):
@@ -91,6 +99,9 @@ class VerbsTransport(Transport):
         self._in_flight: deque[tuple[int, list[list[int]]]] = deque()  # number, rows of each chain
         self._room = depth
         self._number = 0
+        self._host = 0  # which life of the ring's host this session is with
+        self._refused: tuple[int, list[list[int]]] | None = None  # who refused last, and which chain
+        self._fruitless = 0  # errors since a chain completed
         self._wire: Wire | None = None
         self._queue: QueuePair | None = None
         try:
@@ -98,65 +109,86 @@ class VerbsTransport(Transport):
         except BaseException:
             self._device.close()
             raise
-        self.about: dict = welcome.get("about") or {}
-        super().__init__(
-            RingMap(
-                RingGeometry(**welcome["geometry"]), self._epoch, welcome["max_model_len"],
-                welcome["vocab_size"],
-            )
-        )  # fmt: skip
+        self.about = welcome.about
+        super().__init__(welcome.ring)
 
     # --- the session -------------------------------------------------------------------------------
 
-    def _attach(self, deadline_s: float) -> dict:
+    def _attach(self, deadline_s: float) -> Welcome:
         """Connect, make a queue pair, and take up the session if there was one."""
+        give_up = time.monotonic() + deadline_s
         wire = Wire.connect(*self._peer, self._key, deadline_s)
         queue = None
         try:
             queue = self._device.queue_pair(self._depth)
-            welcome = wire.ask(
+            answer = wire.ask(
                 {
                     "op": "attach", "front_end": self._front_end, "takeover": self._takeover,
                     "session": self._session, "epoch": self._epoch, "ring_version": RING_VERSION,
                     "queue": queue.address.to_json(),
                 },
-                deadline_s,
+                max(give_up - time.monotonic(), _RETRY_S),
             )  # fmt: skip
-            queue.connect(QueueAddress.from_json(welcome["queue"]))
-            self._grants = GrantTable([Grant.from_json(grant) for grant in welcome["grants"]])
+            try:
+                welcome = Welcome.from_json(answer)
+            except ValueError as error:
+                raise TransportError(
+                    f"the ring's host is not understood ({error}): install the same blink-numba on both hosts"
+                ) from None
+            queue.connect(welcome.queue)
         except BaseException:
             if queue is not None:
                 queue.close()
             wire.close()
             raise
-        self._wire, self._queue = wire, queue
-        self._session, self._epoch = int(welcome["session"]), int(welcome["epoch"])
+        self._wire, self._queue, self._grants = wire, queue, GrantTable(welcome.grants)
+        self._session, self._epoch, self._host = welcome.session, welcome.ring.epoch, welcome.host
         self._room = self._depth
         return welcome
 
-    def _recover(self, why: str, give_up: float) -> None:
-        """Take the session up again and run what was not completed once more."""
+    def _recover(self, why: str, give_up: float, refused: list[list[int]] | None = None) -> None:
+        """Take the session up again and run what was not completed once more.
+
+        Parameters
+        ----------
+        refused : rows of a chain, optional
+            The host refused this chain, or is about to end.
+        """
+        verdict = None if refused is None else (self._host, refused)
         self._disconnect()
-        while True:
-            try:
-                self._attach(max(give_up - time.monotonic(), 0.1))
-                break
-            except Refused as refusal:
-                self._give_up()
-                if refusal.cause == "fenced":
-                    raise Fenced(str(refusal)) from None
-                raise
-            except TransportLost as error:
-                why = str(error)
-            if time.monotonic() >= give_up:
-                self._give_up()
-                raise TransportLost(f"the ring's host cannot be reached again: {why}")
+        if self._fruitless:
             time.sleep(_RETRY_S)
+        self._fruitless += 1
+        try:
+            self._attach_again(why, give_up)
+        except BaseException:
+            self._give_up()
+            raise
         self.counters.reconnects += 1
+        if verdict is not None:
+            if verdict == self._refused and verdict[0] == self._host:
+                self._give_up()
+                raise TransportError(f"{why}: the ring's host lives, and refuses this access again")
+            self._refused = verdict
         again = [rows for _, rows in self._in_flight]
         self._in_flight.clear()
         for rows in again:
             self._send(rows, give_up)
+
+    def _attach_again(self, why: str, give_up: float) -> None:
+        latest = ""
+        while time.monotonic() < give_up:
+            try:
+                self._attach(max(give_up - time.monotonic(), _RETRY_S))
+                return
+            except Refused as refusal:
+                if refusal.cause == "fenced":
+                    raise Fenced(str(refusal)) from None
+                raise
+            except TransportLost as error:
+                latest = f"; then {error}"
+            time.sleep(_RETRY_S)
+        raise TransportLost(f"the ring's host cannot be reached again: {why}{latest}")
 
     def _give_up(self) -> None:
         """Forget everything: this connection cannot go on."""
@@ -192,12 +224,16 @@ class VerbsTransport(Transport):
             self.counters.posts += start > 0
             while self._room < len(part):  # the queue's depth bounds what is in flight
                 self._collect(give_up)
+            assert self._region is not None
+            chain = [self._operation(*row) for row in part]  # refused here, it was never in flight
             self._number += 1
             self._in_flight.append((self._number, part))
             self._room -= len(part)
-            assert self._region is not None
-            chain = [self._operation(*row) for row in part]
-            self._queue.post(chain, self._region.lkey, self._number)
+            try:
+                self._queue.post(chain, self._region.lkey, self._number)
+            except TransportError as error:  # the device itself fails: a new queue pair is no cure
+                self._give_up()
+                raise TransportLost(str(error)) from None
 
     def _operation(self, kind: int, remote: int, local: int, words: int) -> OneSided:
         is_read = kind == READ
@@ -231,7 +267,7 @@ class VerbsTransport(Transport):
                 continue
             now = time.monotonic()
             if now >= give_up:
-                raise TransportLost("operations did not complete in time: the ring's host does not answer")
+                raise TransportLost(f"operations did not complete in time: {_SILENT}")
             if now >= look_at_wire:
                 look_at_wire = now + _LOOK_AT_WIRE_S
                 assert self._wire is not None
@@ -240,14 +276,21 @@ class VerbsTransport(Transport):
                     return
             time.sleep(0.0)
         for number, status in completions:
-            if status in CURABLE:
-                self._recover(f"the queue pair failed with status {status}", give_up)
-                return
             if status != WC_SUCCESS:
-                self._give_up()
-                raise TransportError(f"the peer's NIC refused an operation with status {status}")
+                self._cure(number, status, give_up)
+                return
+            self._fruitless, self._refused = 0, None
             while self._in_flight and self._in_flight[0][0] <= number:
                 self._room += len(self._in_flight.popleft()[1])
+
+    def _cure(self, number: int, status: int, give_up: float) -> None:
+        """Answer the error of a chain with a new connection."""
+        why = f"an operation failed: {status_text(status)}"
+        if status in UNANSWERED:
+            self._recover(f"{why}; {_SILENT}" if status in SILENT else why, give_up)
+        else:
+            rows = next((rows for one, rows in self._in_flight if one == number), [])
+            self._recover(why, give_up, rows)
 
     # --- the handshake -------------------------------------------------------------------------------
 
@@ -261,7 +304,8 @@ class VerbsTransport(Transport):
         return int(self._ask({"op": "declare_dead"})["generation"])
 
     def _ask(self, request: dict) -> dict:
-        assert self._wire is not None
+        if self._wire is None:
+            raise TransportLost("this connection has ended: attach anew")
         return self._wire.ask(request, self._deadline_s)
 
     def break_off(self) -> None:

@@ -21,14 +21,16 @@ import time
 from rdma.transport import TransportError, TransportLost
 
 PROTOCOL = "blink-numba-ring"
-VERSION = 1
+VERSION = 2
 KEY_VARIABLE = "BLINK_NUMBA_RDMA_KEY"
 MIN_KEY_BYTES = 16
 
 _LENGTH = struct.Struct("!I")
 _MAX_FRAME = 1 << 20
 _MAX_GREETING = 1 << 10  # before the peer has proved anything
+_MAX_SAID = 300  # characters of a peer's message that are shown
 _MAC_BYTES = 32
+_SEND_S = 5.0  # for the peer to take a frame
 _PROBE_IDLE_S, _PROBE_INTERVAL_S, _PROBES = 5, 2, 3  # a host that vanished is noticed after 11 s
 
 
@@ -38,7 +40,7 @@ class Refused(TransportError):
     Attributes
     ----------
     cause : str
-        One word: ``version``, ``key``, ``held``, ``fenced``, ``request``.
+        One word: ``version``, ``key``, ``held``, ``fenced``, ``request``, ``host``.
     """
 
     def __init__(self, cause: str, message: str) -> None:
@@ -79,8 +81,13 @@ class Wire:
         TransportLost
             Nobody there, or no answer within the deadline.
         """
+        give_up = time.monotonic() + deadline_s
         try:
             peer = socket.create_connection((host, port), timeout=deadline_s)
+        except (socket.gaierror, UnicodeError) as error:
+            raise TransportLost(
+                f"the host name {host!r} cannot be resolved ({error}): check it, or use an address"
+            ) from None
         except OSError as error:
             raise TransportLost(
                 f"no ring's host at {host}:{port} ({error}): is the engine running?"
@@ -88,7 +95,7 @@ class Wire:
         wire = cls(peer)
         try:
             _keep_alive(peer)
-            wire._greet_as_client(key, deadline_s)
+            wire._greet_as_client(key, give_up)
         except BaseException:
             wire.close()
             raise
@@ -100,36 +107,35 @@ class Wire:
         wire = cls(peer)
         try:
             _keep_alive(peer)
-            wire._greet_as_host(key, deadline_s)
+            wire._greet_as_host(key, time.monotonic() + deadline_s)
         except BaseException:
             wire.close()
             raise
         return wire
 
-    def _greet_as_client(self, key: bytes, deadline_s: float) -> None:
-        greeting = self._receive_plain(deadline_s)
+    def _greet_as_client(self, key: bytes, give_up: float) -> None:
+        greeting = self._receive_plain(give_up)
         if greeting.get("protocol") != PROTOCOL:
             raise TransportError("who answers there is no blink-numba engine: check host and port")
         if greeting.get("version") != VERSION:
             raise Refused("version", _other_version(greeting.get("version")))
         nonce = secrets.token_hex(16)
-        both = f"{greeting.get('nonce')}:{nonce}".encode()
+        both = _bytes(f"{greeting.get('nonce')}:{nonce}")
         self._send_plain({"version": VERSION, "nonce": nonce, "proof": _proof(key, b"client", both)})
-        answer = self._receive_plain(deadline_s)
-        if "refused" in answer:
-            raise Refused(str(answer["refused"]), str(answer.get("message")))
-        if not hmac.compare_digest(str(answer.get("proof")), _proof(key, b"host", both)):
+        answer = self._receive_plain(give_up)
+        _raise_refusal(answer)
+        if not _proves(answer, key, b"host", both):
             raise Refused("key", _wrong_key())
         self._authenticated(key, both, b"client")
 
-    def _greet_as_host(self, key: bytes, deadline_s: float) -> None:
+    def _greet_as_host(self, key: bytes, give_up: float) -> None:
         nonce = secrets.token_hex(16)
         self._send_plain({"protocol": PROTOCOL, "version": VERSION, "nonce": nonce})
-        hello = self._receive_plain(deadline_s)
+        hello = self._receive_plain(give_up)
         if hello.get("version") != VERSION:
             self._refuse_plain("version", _other_version(hello.get("version")))
-        both = f"{nonce}:{hello.get('nonce')}".encode()
-        if not hmac.compare_digest(str(hello.get("proof")), _proof(key, b"client", both)):
+        both = _bytes(f"{nonce}:{hello.get('nonce')}")
+        if not _proves(hello, key, b"client", both):
             self._refuse_plain("key", _wrong_key())
         self._send_plain({"proof": _proof(key, b"host", both)})
         self._authenticated(key, both, b"host")
@@ -153,7 +159,8 @@ class Wire:
 
     def receive(self, deadline_s: float | None) -> dict:
         """Receive one authenticated frame; `TransportLost` if none comes or it is not the peer's."""
-        frame = self._receive_bytes(_MAX_FRAME, deadline_s)
+        give_up = None if deadline_s is None else time.monotonic() + deadline_s
+        frame = self._receive_bytes(_MAX_FRAME, give_up)
         code, payload = frame[:_MAC_BYTES], frame[_MAC_BYTES:]
         other = b"host" if self._side == b"client" else b"client"
         if not hmac.compare_digest(code, self._code(other, self._received, payload)):
@@ -165,8 +172,7 @@ class Wire:
         """Send a request, return its answer; `Refused` if that is a refusal."""
         self.send(message)
         answer = self.receive(deadline_s)
-        if "refused" in answer:
-            raise Refused(str(answer["refused"]), str(answer.get("message")))
+        _raise_refusal(answer)
         return answer
 
     def ended(self) -> bool:
@@ -189,17 +195,17 @@ class Wire:
     def _send_plain(self, message: dict) -> None:
         self._send_bytes(json.dumps(message).encode())
 
-    def _receive_plain(self, deadline_s: float) -> dict:
-        return _parse(self._receive_bytes(_MAX_GREETING, deadline_s))
+    def _receive_plain(self, give_up: float) -> dict:
+        return _parse(self._receive_bytes(_MAX_GREETING, give_up))
 
     def _send_bytes(self, frame: bytes) -> None:
         try:
+            self._socket.settimeout(_SEND_S)
             self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
         except OSError as error:
             raise TransportLost(f"the bootstrap connection is gone ({error})") from None
 
-    def _receive_bytes(self, limit: int, deadline_s: float | None) -> bytes:
-        give_up = None if deadline_s is None else time.monotonic() + deadline_s
+    def _receive_bytes(self, limit: int, give_up: float | None) -> bytes:
         (length,) = _LENGTH.unpack(self._receive_exactly(_LENGTH.size, give_up))
         if length > limit:
             raise TransportLost(f"a bootstrap frame of {length} bytes is too long: connection dropped")
@@ -226,11 +232,30 @@ class Wire:
 def _parse(payload: bytes) -> dict:
     try:
         message = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise TransportLost("a bootstrap frame is no JSON: connection dropped") from None
     if not isinstance(message, dict):
         raise TransportLost("a bootstrap frame is no object: connection dropped")
     return message
+
+
+def _raise_refusal(answer: dict) -> None:
+    if "refused" in answer:
+        raise Refused(str(answer["refused"]), _one_line(answer.get("message")))
+
+
+def _one_line(said: object) -> str:
+    """What a peer says, fit for a line of a log."""
+    text = str(said)[:_MAX_SAID]
+    return text if text.isprintable() else ascii(text)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # JSON may hold what UTF-8 may not
+
+
+def _proves(message: dict, key: bytes, side: bytes, both: bytes) -> bool:
+    return hmac.compare_digest(_bytes(str(message.get("proof"))), _proof(key, side, both).encode())
 
 
 def _proof(key: bytes, side: bytes, both: bytes) -> str:
@@ -239,8 +264,8 @@ def _proof(key: bytes, side: bytes, both: bytes) -> str:
 
 def _other_version(version: object) -> str:
     return (
-        f"one side speaks version {version} of the bootstrap, the other {VERSION}: install the same "
-        "blink-numba on both hosts"
+        f"one side speaks version {_one_line(version)} of the bootstrap, the other {VERSION}: "
+        "install the same blink-numba on both hosts"
     )
 
 

@@ -1,4 +1,8 @@
-"""The scenario of `tests.decisions` on the GPU by every launch strategy; JSON to standard output."""
+"""The scenario of `tests.decisions` on the GPU by one launch strategy; JSON to standard output.
+
+It prepares, says so in a line, and runs once it is told to by a line: strategies are compiled side
+by side and run one after the other.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,12 @@ from tests.decisions import run_scenario, scenario_config
 
 
 def main() -> None:
-    """Run the strategies named by the arguments."""
-    found = {}
-    for launch in sys.argv[1:]:
-        config = scenario_config("cuda", launch)
-        backend = make_backend(config, lambda line: print(line, file=sys.stderr, flush=True))
-        found[launch] = run_scenario(backend, config)
-    json.dump(found, sys.stdout)
+    """Run the strategy named by the argument."""
+    config = scenario_config("cuda", sys.argv[1])
+    backend = make_backend(config, lambda line: print(line, file=sys.stderr, flush=True))
+    print("prepared", flush=True)
+    if sys.stdin.readline():
+        json.dump(run_scenario(backend, config), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +9,7 @@ import pytest
 from rdma import FrontEndPort, ShmTransport
 from ring.layout import RingGeometry
 from ring.memory import RingMemory
+from tests.rdma.fake_verbs import Fabric
 from tests.rdma.peer import ring_name
 
 MAX_MODEL_LEN, VOCAB = 256, 1000
@@ -55,3 +57,16 @@ def attached(memory: RingMemory, front_end: int = 0, **options) -> Iterator[Fron
         yield port
     finally:
         port.close(deadline_s=0.0)
+
+
+@pytest.fixture
+def fabric(monkeypatch) -> Iterator[Fabric]:
+    """Verbs without a device; at its end nothing of it may be left."""
+    made = Fabric()
+    monkeypatch.setattr("rdma.verbs.transport.open_device", made.open_device)
+    monkeypatch.setattr("rdma.verbs.host.open_device", made.open_device)
+    yield made
+    give_up = time.monotonic() + 10.0
+    while made.left() != (0, 0, 0) and time.monotonic() < give_up:
+        time.sleep(0.01)  # a session's thread may be on its way out
+    assert made.left() == (0, 0, 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from blink_numba.remote import VerbsConnector, parse_address, run_engine
+from blink_numba.remote import VerbsConnector, parse_address, run_engine, shared_key
 from blink_numba.runtime import EngineConfig
 from rdma import FrontEndPort, Request, ShmTransport, TransportError
 from rdma.verbs import VerbsUnavailable
@@ -86,3 +87,68 @@ def test_an_engine_that_dies_is_replaced_on_its_ring():
         supervisor.join(60)
     assert status == [0]
     assert not ring_path(ring).exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "match"),
+    [
+        (0o600, KEY + "\n", None),
+        (0o400, f"  {KEY}\n\n", None),
+        (0o640, KEY, "chmod 600"),
+        (0o604, KEY, "chmod 600"),
+        (0o600, "short\n", "at least 16 bytes"),
+        (0o600, "\n" * 40, "at least 16 bytes"),
+        (0o600, "x" * 5000, "the right one"),
+    ],
+)
+def test_a_key_file_must_be_private_and_hold_a_key(tmp_path, monkeypatch, mode, content, match):
+    monkeypatch.delenv("BLINK_NUMBA_RDMA_KEY", raising=False)
+    path = tmp_path / "key"
+    path.write_text(content)
+    path.chmod(mode)
+    if match is None:
+        assert shared_key(None, path) == KEY.encode()
+        with pytest.raises(TransportError, match="not both"):
+            shared_key(KEY, path)
+        return
+    with pytest.raises(TransportError, match=match):
+        shared_key(None, path)
+
+
+def test_a_key_file_must_be_there_and_a_file(tmp_path):
+    with pytest.raises(TransportError, match="No such file"):
+        shared_key(None, tmp_path / "key")
+    with pytest.raises(TransportError, match="no regular file"):
+        shared_key(None, tmp_path)
+
+
+def test_a_port_in_use_is_said_before_a_model_is_loaded(fabric, monkeypatch):
+    monkeypatch.setattr("rdma.verbs.open_device", fabric.open_device)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(TransportError, match="in use"),
+    ):
+        port = taken.getsockname()[1]
+        run_engine(EngineConfig(model="no such model"), key=KEY, host="127.0.0.1", port=port)
+
+
+def test_a_signal_ends_an_engine_that_is_still_starting(fabric, monkeypatch):
+    monkeypatch.setattr("rdma.verbs.open_device", fabric.open_device)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    ended = []
+
+    class SlowEngine:
+        def wait_ready(self, on_progress) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+        def stop(self, drain: bool) -> None:
+            ended.append(drain)
+
+    monkeypatch.setattr("blink_numba.runtime.EngineProcess.spawn", lambda config: SlowEngine())
+    try:
+        assert run_engine(EngineConfig(model="tiny"), key=KEY, host="127.0.0.1", port=0) == 0
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert len(ended) == 1

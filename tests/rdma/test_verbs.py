@@ -25,8 +25,8 @@ SCENARIOS = [
 # All at once: while the guest is at the wire's scenarios and imports what serving needs, this
 # machine compiles that.
 _SCRIPT = """
-$PYTHON -m tests.rdma.guest.run tests.rdma.guest.serve_scenarios /run/work/serve /run/work/compiled &
-NUMBA_DISABLE_JIT=1 $PYTHON -m tests.rdma.guest.run tests.rdma.guest.wire_scenarios /run/work/wire
+$PYTHON -m tests.rdma.guest.run tests.rdma.guest.serve_scenarios /run/task/serve /run/task/compiled &
+NUMBA_DISABLE_JIT=1 $PYTHON -m tests.rdma.guest.run tests.rdma.guest.wire_scenarios /run/task/wire
 wait
 """
 

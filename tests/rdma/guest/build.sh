@@ -4,8 +4,10 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
-if [ -e ready ]; then exit 0; fi
+recipe=$(cat "$here/build.sh" "$here/init" | sha256sum | cut -d ' ' -f 1) # what was built from, in `ready`
+if [ "$(cat ready 2>/dev/null)" = "$recipe" ]; then exit 0; fi
 if [ "$(id -u)" != 0 ]; then echo "building the RDMA guest needs root" >&2; exit 1; fi
+rm -rf ready packages kernel sysroot
 
 apt-get update -qq
 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
@@ -43,4 +45,4 @@ done
 install -m 755 "$here/init" "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) > initrd.gz
 rm -rf "$root" packages kernel
-touch ready
+echo "$recipe" > ready

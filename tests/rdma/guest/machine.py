@@ -6,6 +6,7 @@ run there, on real verbs. Fully emulated: it needs no KVM, and says nothing abou
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -43,13 +44,16 @@ def ensure_built() -> Path:
     GuestMissing
     """
     folder = guest_folder()
-    if (folder / "ready").exists() and shutil.which("qemu-system-x86_64"):
+    ready, recipe = folder / "ready", b"".join((HERE / name).read_bytes() for name in ("build.sh", "init"))
+    built = ready.exists() and ready.read_text().strip() == hashlib.sha256(recipe).hexdigest()
+    if built and shutil.which("qemu-system-x86_64"):
         return folder
-    (folder / "ready").unlink(missing_ok=True)
+    ready.unlink(missing_ok=True)
     build = f"{HERE.relative_to(PROJECT)}/build.sh"
     if not REQUIRED:
         raise GuestMissing(
-            f"no RDMA guest here: build it as root with `{build} {folder}`, or set BLINK_REQUIRE_RDMA=1"
+            f"no RDMA guest of this version here: build it as root with `{build} {folder}`, or set "
+            "BLINK_REQUIRE_RDMA=1"
         )
     outcome = subprocess.run(
         [HERE / "build.sh", folder], capture_output=True, text=True, timeout=BUILD_DEADLINE_S
@@ -73,7 +77,7 @@ class Guest:
     Attributes
     ----------
     work : Path
-        Shared read-write; ``/run/work`` in the guest.
+        Shared read-write; ``/run/task`` in the guest.
     """
 
     def __init__(self, script: str, environment: dict[str, str], shares: list[Path]) -> None:

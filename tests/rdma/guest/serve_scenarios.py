@@ -6,26 +6,36 @@ each is there in a moment even under emulation. They talk to the test through pi
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from multiprocessing.connection import Connection
 
 import numpy as np
 
-from blink_numba.remote import VerbsConnector
+from blink_numba.frontend.app import run as _loaded_before_the_fork  # noqa: F401
+from blink_numba.frontend.settings import FrontEndSettings
+from blink_numba.remote import VerbsConnector, run_front_end
 from blink_numba.runtime import EngineConfig, LocalEngine
 from blink_numba.runtime.local import make_backend
 from rdma import Event, FrontEndPort, Handle, Request, ShmTransport
 from rdma.verbs import RingHost
+from ring import layout as at
 from ring.layout import RingGeometry
 from ring.memory import RingMemory
 from ring.states import Reason
+from ring.words import ctl_reason
 from tests.rdma.peer import ring_name
 
 KEY = "a key of the tests that is long enough"
 SEATS = 2
+HTTP_PLACE = 1  # of the ring's two front ends
 DEADLINE_S = 150.0
 GRACE_S = 30.0  # for a front end to come back: this machine may have little time for the guest
 _CONTEXT = multiprocessing.get_context("fork")
@@ -56,8 +66,8 @@ class Remote:
 
 
 CONFIG = EngineConfig(
-    model="tiny", backend="cpu", ring_name=ring_name("served"), slots=32, max_seats=SEATS, max_model_len=128,
-    threads=1,
+    model="tiny", backend="cpu", ring_name=ring_name("served"), slots=64, front_ends=2, max_seats=SEATS,
+    max_model_len=128, threads=1,
 )  # fmt: skip
 
 
@@ -149,12 +159,76 @@ def request(first: int, max_tokens: int) -> Request:
     return Request(np.arange(first, first + 5, dtype=np.int32), max_tokens=max_tokens, ignore_eos=True)
 
 
+# --- an HTTP front end's process -------------------------------------------------------------------
+
+
+def http_process(pipe: Connection, number: int) -> None:
+    settings = FrontEndSettings(
+        "", (), "", HTTP_PLACE, port=0, heartbeat_timeout_s=GRACE_S, first_engine_s=GRACE_S, access_log=False
+    )
+    connector = VerbsConnector("127.0.0.1", number, HTTP_PLACE, key=KEY, reconnect_s=DEADLINE_S)
+    sys.exit(run_front_end(settings, connector, pipe.send))
+
+
+class Http(Remote):
+    """An HTTP front end, and requests to it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(http_process, number)
+        assert self.pipe.poll(DEADLINE_S), "the HTTP front end does not serve"
+        self.port = self.pipe.recv()
+
+    @contextmanager
+    def request(self, max_tokens: int, *, stream: bool) -> Iterator[HTTPResponse]:
+        """A completion; the connection is closed with the block, whatever was read of it."""
+        body = {
+            "model": "tiny",
+            "prompt": "Hello",
+            "max_tokens": max_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)) as connection:
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(body | {"stream": stream}), headers)
+            with connection.getresponse() as response:
+                assert response.status == 200, response.read()
+                yield response
+
+    def wait_healthy(self) -> None:
+        give_up = time.monotonic() + DEADLINE_S
+        while True:
+            with closing(HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)) as connection:
+                connection.request("GET", "/health")
+                with connection.getresponse() as response:
+                    if response.status == 200:
+                        return
+                    assert time.monotonic() < give_up, response.read()
+            time.sleep(0.1)
+
+    def answer(self, max_tokens: int) -> str:
+        self.wait_healthy()
+        with self.request(max_tokens, stream=False) as response:
+            return json.load(response)["choices"][0]["text"]
+
+
+def events(response: HTTPResponse) -> Iterator[dict]:
+    """What a stream brings, up to its end."""
+    for line in response:
+        if line.startswith(b"data: {"):
+            yield json.loads(line[6:])
+        elif line == b"data: [DONE]\n":
+            return
+
+
 # --- scenarios: one world for all, since an engine takes its time to start -------------------------
 
 
 class World:
     engine: Remote
     front_end: Remote
+    http: Http
+    text: str
     number = 0
     alone: dict[int, list[int]]
 
@@ -193,6 +267,37 @@ def a_cancel_ends_a_request() -> None:
     assert len(answer(events)) < 110
 
 
+def http_is_streamed_and_a_hang_up_cancels() -> None:
+    World.http = Http(World.number)
+    World.text = World.http.answer(40)
+    with World.http.request(40, stream=True) as response:
+        pieces = [event["choices"][0]["text"] for event in events(response)]
+    assert "".join(pieces) == World.text
+    assert len(pieces) > 2, "the answer came in one piece"
+    with World.http.request(110, stream=True) as response:
+        next(events(response))
+    with RingMemory.attach(CONFIG.ring_name) as ring:
+        share = ring.geometry.slots_per_front_end
+        first = HTTP_PLACE * share
+        give_up = time.monotonic() + DEADLINE_S
+        while True:
+            words = ring.view.ctl[:: at.CTL_WORDS][first : first + share].tolist()
+            if Reason.CANCELLED in map(ctl_reason, words):
+                return
+            assert time.monotonic() < give_up, "a client hung up, and its request was not cancelled"
+            time.sleep(0.02)
+
+
+def an_http_front_end_dies_and_another_takes_its_place() -> None:
+    with World.http.request(110, stream=True) as response:
+        next(events(response))
+        World.http.kill()
+        with suppress(OSError, IncompleteRead):
+            assert len(list(events(response))) < 110
+    World.http = Http(World.number)
+    assert World.http.answer(40) == World.text
+
+
 def a_front_end_dies_and_another_takes_its_place() -> None:
     (handle,) = World.front_end.ask("submit", [request(30, 110)])
     wait_until(World.front_end, lambda events: handle in events, "the first token")
@@ -211,13 +316,14 @@ def an_engine_dies_and_another_goes_on_with_its_ring() -> None:
     wait_until(World.front_end, lambda events: all(handle in events for handle in long), "first tokens")
     World.engine.kill()
     World.engine, _ = start_engine(World.number, attach=True)
-    events = wait_until(World.front_end, all_ended(handles), "requests after the engine's death")
+    found = wait_until(World.front_end, all_ended(handles), "requests after the engine's death")
     for handle in long:
-        assert events[handle][-1].reason == Reason.ERROR
-        answer(events[handle])
+        assert found[handle][-1].reason == Reason.ERROR
+        answer(found[handle])
     for handle, first in zip(queued, firsts[SEATS:], strict=True):
-        assert events[handle][-1].reason == Reason.LENGTH
-        assert answer(events[handle]) == World.alone[first]
+        assert found[handle][-1].reason == Reason.LENGTH
+        assert answer(found[handle]) == World.alone[first]
+    assert World.http.answer(40) == World.text
     _, counts, live = World.front_end.ask("news")
     assert counts["reconnects"] >= 1
     assert live == 0
@@ -225,6 +331,9 @@ def an_engine_dies_and_another_goes_on_with_its_ring() -> None:
 
 def everything_ends_in_order() -> None:
     World.front_end.end()
+    World.http.process.terminate()
+    World.http.process.join(DEADLINE_S)
+    assert World.http.process.exitcode == 0
     World.engine.end()
 
 
@@ -232,6 +341,8 @@ SCENARIOS = [
     requests_are_served_and_streamed,
     answers_together_are_those_alone,
     a_cancel_ends_a_request,
+    http_is_streamed_and_a_hang_up_cancels,
+    an_http_front_end_dies_and_another_takes_its_place,
     a_front_end_dies_and_another_takes_its_place,
     an_engine_dies_and_another_goes_on_with_its_ring,
     everything_ends_in_order,

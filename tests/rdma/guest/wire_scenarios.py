@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rdma import Fenced, FrontEndHeld, FrontEndPort, Request, TransportError, TransportLost
+from rdma.operations import READ, Operations
 from rdma.verbs import Refused, RingHost, VerbsTransport, wire
 from rdma.verbs.provider import WC_REMOTE_ACCESS, OneSided
 from ring import layout as at
@@ -190,16 +191,16 @@ def _pretend_to_be_a_host(listener: socket.socket) -> None:
     peer, _ = listener.accept()
     end = wire.Wire(peer)
     end._send_plain({"protocol": wire.PROTOCOL, "version": wire.VERSION, "nonce": "00"})
-    end._receive_plain(5.0)
+    end._receive_plain(time.monotonic() + 5.0)
     end._send_plain({"proof": "made up"})
 
 
 def another_version_is_refused_by_either_side() -> None:
     with setup() as world:
         old_client = wire.Wire(socket.create_connection(("127.0.0.1", world.host.port)))
-        old_client._receive_plain(5.0)
+        old_client._receive_plain(time.monotonic() + 5.0)
         old_client._send_plain({"version": wire.VERSION + 1, "nonce": "00", "proof": ""})
-        assert old_client._receive_plain(5.0)["refused"] == "version"
+        assert old_client._receive_plain(time.monotonic() + 5.0)["refused"] == "version"
         other_host = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=_speak_another_version, args=(other_host,), daemon=True).start()
         with pytest.raises(Refused, match="same blink-numba on both hosts") as caught:
@@ -284,6 +285,45 @@ def a_queue_pair_s_error_loses_nothing() -> None:
         port.close()
 
 
+def regions_that_go_before_the_queue_pair_are_no_refusal() -> None:
+    """So a process ends: first by a host that lives on, then by one that another host replaces."""
+    with setup() as world:
+        port = world.port()
+        for reconnects in (1, 2):
+            world.submit(port, 20)
+            world.scheduler.turn()
+            world.book.take(port.poll())
+            session = world.host._places[0].session
+            for region in session.regions:
+                region.close()
+            session.regions.clear()
+            if reconnects == 2:
+                number = world.host.port
+                thread = threading.Thread(target=lambda: world.book.take(port.poll()))
+                thread.start()
+                world.host.close()
+                world.host = RingHost(world.memory, KEY, host="127.0.0.1", port=number)
+                thread.join()
+            world.finish(port)
+            assert port.transport.counters.reconnects >= reconnects
+            world.book = AnswerBook(VOCAB)
+        assert port.close() == 0
+
+
+def an_access_that_a_living_host_refuses_again_is_an_error() -> None:
+    with setup() as world, world.transport() as transport:
+        transport.allocate(64)
+        operation, beyond = transport._operation, 8 * transport.ring.words
+        transport._operation = lambda *row: operation(*row)._replace(remote=operation(*row).remote + beyond)
+        batch = Operations(1)
+        batch.add(READ, 0, 0, 1)
+        with pytest.raises(TransportError, match=r"remote access error.*refuses this access again") as caught:
+            transport.post(batch)
+            transport.complete()
+        assert not isinstance(caught.value, TransportLost)
+        assert transport.counters.reconnects == 2
+
+
 def a_lost_connection_loses_nothing() -> None:
     with setup() as world:
         port = world.port()
@@ -313,7 +353,7 @@ def a_restarted_host_is_found_again() -> None:
 
 def a_host_that_stays_away_is_lost() -> None:
     with setup() as world:
-        port = FrontEndPort(world.transport(deadline_s=1.0), deadline_s=1.0)
+        port = FrontEndPort(world.transport(), deadline_s=1.0)
         world.submit(port, 2)
         world.host.close()
         with pytest.raises(TransportLost):
@@ -425,6 +465,8 @@ SCENARIOS = [
     noise_on_the_port_harms_nobody,
     what_is_not_granted_is_refused_by_the_nic,
     a_queue_pair_s_error_loses_nothing,
+    regions_that_go_before_the_queue_pair_are_no_refusal,
+    an_access_that_a_living_host_refuses_again_is_an_error,
     a_lost_connection_loses_nothing,
     a_restarted_host_is_found_again,
     a_host_that_stays_away_is_lost,
