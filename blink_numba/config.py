@@ -6,12 +6,15 @@ Names are vLLM's where the meaning is the same.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ring.memory import RingError, ring_path
 
 if TYPE_CHECKING:
     from blink_numba.frontend.settings import FrontEndSettings
@@ -43,7 +46,7 @@ class ServeConfig(BaseModel):
         None, ge=1, description="Tokens the KV cache holds, instead of a part of memory."
     )
     block_size: int = Field(16, ge=1, le=1024, description="Tokens of a KV block.")
-    threads: int | None = Field(None, ge=1, description="Threads of the CPU engine.")
+    threads: int | None = Field(None, ge=1, le=1024, description="Threads of the CPU engine.")
     scheduling_policy: str = Field("fcfs", description="Scheduling policy.")
     preload_policies: list[str] = Field(
         default_factory=list, description="Policies to swap to later without the scheduler standing still."
@@ -61,7 +64,7 @@ class ServeConfig(BaseModel):
 
     # front end
     served_model_name: list[str] = Field(default_factory=list, description="Names that requests may ask for.")
-    host: str = Field("127.0.0.1", description="Address to listen on.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     api_key: list[str] = Field(
         default_factory=list, repr=False, description="Keys that are let in; none: everybody."
@@ -81,10 +84,46 @@ class ServeConfig(BaseModel):
         "info", description="Least level that is logged."
     )
 
-    @field_validator("served_model_name", "api_key", mode="before")
+    @field_validator("served_model_name", "api_key", "preload_policies", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [part for part in value.split(",") if part] if isinstance(value, str) else value
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("served_model_name", "api_key")
+    @classmethod
+    def _none_empty(cls, value: list[str]) -> list[str]:
+        if not all(part.strip() for part in value):
+            raise ValueError("must not be empty: leave the setting out, or give it a value")
+        return value
+
+    @field_validator("ring")
+    @classmethod
+    def _plain_name(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                ring_path(value)
+            except RingError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("front_end_cpus")
+    @classmethod
+    def _cores_of_this_machine(cls, value: str | None) -> str | None:
+        there = os.sched_getaffinity(0)
+        if not there.issuperset(parse_cpus(value)):
+            raise ValueError(
+                f"must name cores that this process may use: {', '.join(map(str, sorted(there)))}"
+            )
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, given: Any) -> Any:
+        for name, value in given.items():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool:
+                raise ValueError(f"{name} must not be {str(value).lower()}")
+        return given
 
     @field_validator("slots")
     @classmethod
@@ -146,7 +185,7 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None,
     merged: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, value in _from_file(file).items():
-        merged[name], origin[name] = value, f"{file}"
+        merged[name], origin[name] = value, f"{file}: {name.replace('_', '-')}"
     for name in ServeConfig.model_fields:
         variable = ENVIRONMENT_PREFIX + name.upper()
         if environment.get(variable):
@@ -162,14 +201,17 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None,
         if finding["type"] == "extra_forbidden":
             raise ConfigError(f"{origin.get(name, name)}: there is no setting {name!r}") from None
         message = finding["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{origin.get(name, name)}={merged.get(name)!r}: {message}") from None
+        if not name:  # of the whole
+            raise ConfigError(message) from None
+        value = "…" if name == "api_key" else reprlib.repr(merged.get(name))
+        raise ConfigError(f"{origin.get(name, name)}={value}: {message}") from None
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), _UniqueKeys)  # a safe loader
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -181,15 +223,33 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in content.items()}
 
 
+MOST_CPUS = 8192
+
+
 def parse_cpus(text: str | None) -> tuple[int, ...]:
-    """``0,2-3`` as (0, 2, 3)."""
-    if not text:
-        return ()
+    """``0,2-3`` as (0, 2, 3); `ConfigError` for what looks otherwise."""
     cpus: list[int] = []
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            cpus.extend(range(int(first), int(last or first) + 1))
-    except ValueError:
-        raise ConfigError(f"--front-end-cpus={text!r} must look like 0,2-3") from None
+    for part in text.split(",") if text else ():
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ConfigError("must look like 0,2-3")
+        low, high = int(first), int(last or first)
+        if not low <= high < MOST_CPUS:
+            raise ConfigError(f"{part.strip()} is no range of cores")
+        cpus.extend(range(low, high + 1))
     return tuple(cpus)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a mapping that names a key twice, which YAML forbids and PyYAML lets the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            name = key.value.replace("-", "_") if isinstance(key.value, str) else None
+            if name is not None and name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep)

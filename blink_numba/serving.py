@@ -8,7 +8,9 @@ in service get an error, new ones are answered again once both are back.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import selectors
 import signal
 import socket
@@ -40,8 +42,17 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = "is in use" if error.errno == 98 else f"cannot be listened on ({error.strerror})"
+    except (OSError, UnicodeError) as error:
+        number = error.errno or 0 if isinstance(error, OSError) else -1
+        if number < 0:  # resolving a name has numbers of its own, below zero
+            raise ServingError(
+                f"there is no address {host!r} to listen on: choose another with --host"
+            ) from None
+        if number == errno.EADDRNOTAVAIL:
+            raise ServingError(f"{host} is no address of this machine: choose another with --host") from None
+        reason = (
+            "is in use" if number == errno.EADDRINUSE else f"cannot be listened on ({os.strerror(number)})"
+        )
         raise ServingError(f"port {port} of {host} {reason}: choose another with --port") from None
 
 

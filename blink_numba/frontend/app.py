@@ -59,7 +59,8 @@ def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[i
         ("/version", "GET", service.version),
         ("/openapi.json", "GET", openapi),
     ]
-    router = Router([_route(*route) for route in routes], lifespan=lifespan)
+    # no redirects of a trailing slash: their target would be made of the client's Host header
+    router = Router([_route(*route) for route in routes], redirect_slashes=False, lifespan=lifespan)
     return Gate(settings, service.metrics, router), service
 
 

@@ -10,6 +10,15 @@ from pydantic import ValidationError
 
 from blink_numba.errors import ParameterError
 
+LONGEST_SHOWN = 1000  # characters of what a client sent that an error or the log repeats
+
+
+def shortened(text: str) -> str:
+    """A text, without its middle if it is long."""
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[: LONGEST_SHOWN // 2]} … {text[-LONGEST_SHOWN // 2 :]}"
+
 
 class ApiError(Exception):
     """An answer other than 200.
@@ -41,7 +50,8 @@ class ApiError(Exception):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.code = status, code
+        self.message, self.param = shortened(message), None if param is None else shortened(param)
         self.headers = dict(headers or {})
         if retry_after_s is not None:
             self.headers["retry-after"] = str(retry_after_s)

@@ -22,7 +22,7 @@ from starlette.routing import Router
 
 from blink_numba.errors import ParameterError
 from blink_numba.frontend.encode import error_event
-from blink_numba.frontend.errors import ApiError, from_validation
+from blink_numba.frontend.errors import LONGEST_SHOWN, ApiError, from_validation
 from blink_numba.frontend.metrics import Metrics
 from blink_numba.frontend.settings import FrontEndSettings
 from tokenizer import TokenizerError
@@ -105,6 +105,11 @@ class Exchange:
         kind = self.headers.get(b"content-type", b"application/json").split(b";")[0].strip().lower()
         if kind not in (b"application/json", b""):
             raise ApiError(415, f"the content type {kind.decode('latin-1')!r} is not application/json")
+        packed = self.headers.get(b"content-encoding", b"identity").strip().lower()
+        if packed not in (b"identity", b""):
+            raise ApiError(
+                415, f"the content encoding {packed.decode('latin-1')!r} is not supported: send it plain"
+            )
         try:
             return model.model_validate_json(await self.body())
         except ValidationError as error:
@@ -218,7 +223,7 @@ class Gate:
         if isinstance(error, ApiError):
             refusal = error
         elif isinstance(error, HTTPException):  # the router's
-            detail = f"{exchange.scope['method']} {exchange.path}: {error.detail}"
+            detail = f"{exchange.scope['method']} {exchange.path[:LONGEST_SHOWN]}: {error.detail}"
             headers = dict(error.headers or {})
             refusal = ApiError(error.status_code, detail, code="unknown_url", headers=headers)
         elif isinstance(error, ParameterError):
@@ -248,7 +253,7 @@ class Gate:
                 "request_id": exchange.request_id,
                 "client": client[0] if client else None,
                 "method": exchange.scope["method"],
-                "path": exchange.path,
+                "path": exchange.path[:LONGEST_SHOWN],
                 "status": exchange.status,
                 "ms": round((time.monotonic() - exchange.arrived) * 1e3, 2),
                 **exchange.notes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -42,6 +43,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._in_header:
+            data = without_upgrade(data)
             self._header_bytes += len(data)
             if self._receiving is None:  # the first bytes after a finished request
                 self._arm(self.settings.header_timeout_s, 408, "the request's header took too long")
@@ -97,6 +99,21 @@ class GuardedProtocol(HttpToolsProtocol):
                 b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
             )
         self.transport.close()
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """Bytes that begin with a header, which asks for no other protocol any more.
+
+    Some HTTP clients ask for HTTP/2 on every first request (``Upgrade: h2c``), and a server may go on
+    with HTTP/1.1 (RFC 9110, 7.8). The parser would stop at the end of the header, and lose the body.
+    """
+    if b"pgrade" not in data and b"PGRADE" not in data:
+        return data
+    header, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", header) + end + rest
 
 
 def guarded(settings: FrontEndSettings) -> type[GuardedProtocol]:

@@ -89,6 +89,13 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
 
+    # what clients send back of an answer when they go on with a conversation
+    refusal: Annotated[str | None, _neutral()] = None
+    annotations: Annotated[list[Any] | None, _neutral([])] = None
+    audio: Annotated[dict[str, Any] | None, _neutral()] = None
+    function_call: Annotated[dict[str, Any] | None, _neutral()] = None
+    tool_calls: Annotated[list[Any] | None, _neutral([])] = None
+
     def as_turn(self) -> dict[str, str]:
         """The turn as chat templates expect it; ``developer`` is OpenAI's newer name of ``system``."""
         role = "system" if self.role == "developer" else self.role

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blink_numba.config import ConfigError, ServeConfig, load_config, parse_cpus
+from blink_numba.serving import ServingError, listen
 
 
 def test_order_of_sources(tmp_path):
@@ -36,6 +37,22 @@ def test_booleans_in_variables():
         ({"slots": 33}, {}, "", "multiple of 32"),
         ({"backend": "tpu"}, {}, "", "--backend='tpu'"),
         ({"gpu_memory_utilization": 1.5}, {}, "", "--gpu-memory-utilization=1.5"),
+        ({}, {}, "max-model-len: 1e3", "serve.yaml: max-model-len='1e3'"),
+        ({}, {}, "port: true", "port must not be true"),
+        ({}, {}, "slots: 64\nslots: 96", "'slots' is given twice"),
+        ({}, {}, "max-model-len: 64\nmax_model_len: 96", "'max_model_len' is given twice"),
+        ({}, {}, "model: [" + "x, " * 1000 + "]", "model=['x', 'x',"),
+        ({"api_key": [""]}, {}, "", "--api-key=…: must not be empty"),
+        ({}, {}, "api-key: ''", "api-key=…: must not be empty"),
+        ({}, {"BLINK_NUMBA_API_KEY": "one,,two"}, "", "must not be empty"),
+        ({"served_model_name": [" "]}, {}, "", "must not be empty"),
+        ({"host": ""}, {}, "", "--host=''"),
+        ({"ring": "../x"}, {}, "", "plain file name"),
+        ({"threads": 1_000_000}, {}, "", "--threads=1000000"),
+        ({"front_end_cpus": "a-b"}, {}, "", "must look like 0,2-3"),
+        ({"front_end_cpus": "5-2"}, {}, "", "no range of cores"),
+        ({"front_end_cpus": "0-1000000000000"}, {}, "", "no range of cores"),
+        ({"front_end_cpus": "8191"}, {}, "", "cores that this process may use: "),
     ],
 )
 def test_mistakes_are_named(tmp_path, flags, environment, text, message):
@@ -44,6 +61,7 @@ def test_mistakes_are_named(tmp_path, flags, environment, text, message):
     with pytest.raises(ConfigError) as raised:
         load_config(flags, file, environment)
     assert message in str(raised.value)
+    assert len(str(raised.value)) < 500
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -68,3 +86,9 @@ def test_cpu_lists():
     assert parse_cpus(None) == ()
     with pytest.raises(ConfigError):
         parse_cpus("a-b")
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "nope.invalid", "::1:", "x" * 300, "192.0.2.1"])
+def test_an_address_that_is_none_of_this_machine_is_named(host):
+    with pytest.raises(ServingError, match="--host"):
+        listen(host, 0)

@@ -55,6 +55,9 @@ CASES = {
     "field in a message": (
         CHAT, chat(messages=[{"role": "user", "content": "x", "name": "me"}]), 400, "messages[0].name",
     ),
+    "an answer with tool calls in a conversation": (
+        CHAT, chat(messages=[{"role": "assistant", "content": "x", "tool_calls": [{}]}]), 400, "messages[0].tool_calls",
+    ),
     "unknown model": (TEXT, text(model="gpt-4"), 404, "model"),
     "model is a number": (TEXT, text(model=3), 400, "model"),
     "unknown parameter": (TEXT, text(temprature=1), 400, "temprature"),
@@ -137,14 +140,40 @@ def test_other_content_types_are_refused(server):
     assert answer.status_code == 415
 
 
+def test_packed_bodies_are_refused(server):
+    answer = httpx.post(server.url + TEXT, content=text(), headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert "gzip" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("body", [
+    b'{"prompt":"a","model":"' + b"m" * 1_000_000 + b'"}', b'{"prompt":"a","' + b"k" * 1_000_000 + b'":1}',
+    text(max_tokens=10**2000),
+])  # fmt: skip
+def test_an_error_does_not_repeat_a_megabyte(server, body):
+    answer = httpx.post(server.url + TEXT, content=body)
+    assert answer.status_code in (400, 404)
+    assert len(answer.content) < 5000
+
+
+def test_an_answer_can_be_sent_back_as_it_came(server):
+    """What clients do in a conversation: append the message they got."""
+    first = httpx.post(server.url + CHAT, content=chat()).json()["choices"][0]["message"]
+    official = {**first, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+    for message in (first, official):
+        answer = httpx.post(server.url + CHAT, content=chat(messages=[*USER, message, *USER]))
+        assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(("method", "path", "status"), [
+    ("POST", TEXT + "/", 404), ("GET", "/" + "x" * 50_000, 404),
     ("GET", "/v1/nothing", 404), ("GET", "/", 404), ("POST", "/v1/models", 405), ("GET", TEXT, 405),
     ("GET", "/v1/models/" + "x" * 1000, 404),
 ])  # fmt: skip
 def test_unknown_places(server, method, path, status):
     answer = httpx.request(method, server.url + path)
     assert answer.status_code == status
-    assert answer.json()["error"]["message"]
+    assert 0 < len(answer.json()["error"]["message"]) < 1500
 
 
 def test_the_server_still_answers(server):

@@ -86,6 +86,27 @@ def test_no_http(hasty):
         assert b'"error"' in received
 
 
+@pytest.mark.parametrize(
+    "upgrade", [b"Upgrade: h2c", b"UPGRADE : h2c".replace(b" :", b":"), b"upgrade:websocket"]
+)
+def test_a_client_that_would_like_another_protocol_is_answered_in_this_one(server, upgrade):
+    body = json.dumps({"model": "tiny", "prompt": "hi", "max_tokens": 2}).encode()
+    with connect(server) as eager:
+        for last in (b"", b", close"):  # twice on one connection
+            eager.sendall(
+                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n"
+                b"HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n"
+                b"Connection: Upgrade, HTTP2-Settings"
+                + last
+                + b"\r\ncontent-length: %d\r\n\r\n" % len(body)
+                + body
+            )
+            if not last:
+                eager.settimeout(10.0)
+                assert eager.recv(65536).startswith(b"HTTP/1.1 200")
+        assert closes(eager).startswith(b"HTTP/1.1 200")
+
+
 def test_a_body_longer_than_allowed_without_a_length(server):
     def pieces():
         for _ in range(100):

@@ -10,7 +10,6 @@ import numpy as np
 
 from blink_numba.runtime import LocalEngine
 from rdma import FrontEndPort, Request, ShmTransport
-from tests.frontend.harness import Running
 from tests.rdma.guest.serve_scenarios import CONFIG, HTTP_PLACE
 
 # LLVM's names; the emulator offers both
@@ -18,6 +17,8 @@ PROCESSOR = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""}
 
 
 def main() -> None:
+    from tests.frontend.harness import Running  # compiles the tokenizer's kernels
+
     with (
         LocalEngine(CONFIG, print),
         FrontEndPort(ShmTransport.attach(CONFIG.ring_name)) as port,

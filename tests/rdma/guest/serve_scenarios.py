@@ -6,6 +6,7 @@ each is there in a moment even under emulation. They talk to the test through pi
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -18,8 +19,8 @@ from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from multiprocessing.connection import Connection
 
 import numpy as np
+import uvicorn  # noqa: F401 - loaded while others compile, for the HTTP front ends forked later
 
-from blink_numba.frontend.app import run as _loaded_before_the_fork  # noqa: F401
 from blink_numba.frontend.settings import FrontEndSettings
 from blink_numba.remote import VerbsConnector, run_front_end
 from blink_numba.runtime import EngineConfig, LocalEngine
@@ -74,6 +75,7 @@ CONFIG = EngineConfig(
 def load_compiled_code() -> None:
     """Have all compiled code in this process, so that no child has to fetch it again."""
     make_backend(CONFIG, print).close()
+    importlib.import_module("blink_numba.frontend.app")  # with the tokenizer's kernels
     memory = RingMemory.create(ring_name("warm"), RingGeometry(slots=32), max_model_len=128, vocab_size=256)
     with FrontEndPort(ShmTransport(memory)) as port:
         port.warm_up()
