@@ -61,9 +61,20 @@ class HostLauncher(NamedTuple):
     core: np.ndarray
 
 
+class HostPipelined(NamedTuple):
+    """As `HostLauncher`, for a scheduler that launches a decode step behind the one in flight.
+
+    The driver runs the launches of a stream in order, and may be handed one while another runs.
+    """
+
+    core: np.ndarray
+
+    AHEAD = True
+
+
 @overload(launch)
 def _launch_from_cpu_scheduler(launcher, table, executable):
-    if getattr(launcher, "instance_class", None) is not HostLauncher:
+    if getattr(launcher, "instance_class", None) not in (HostLauncher, HostPipelined):
         return None
     return lambda launcher, table, executable: launch_from_host(
         table.handle[executable], launcher.core[L_STREAM]

@@ -44,6 +44,16 @@ class Launcher(NamedTuple):
     mailbox: np.ndarray
 
 
+class PipelinedLauncher(NamedTuple):
+    """A `Launcher` of a scheduler that launches a decode step behind the one in flight."""
+
+    core: np.ndarray
+    running: np.ndarray
+    mailbox: np.ndarray
+
+    AHEAD = True
+
+
 def make_launcher(executables: int) -> np.ndarray:
     """Words of a launcher for a number of executables."""
     sections = [
@@ -60,6 +70,12 @@ def make_launcher(executables: int) -> np.ndarray:
 def launcher_view(words):
     """Named views of a launcher buffer."""
     return Launcher(section(words, CORE), section(words, RUNNING), section(words, MAILBOX))
+
+
+@njit
+def pipelined_view(words):
+    """The same buffer as a `PipelinedLauncher`."""
+    return PipelinedLauncher(section(words, CORE), section(words, RUNNING), section(words, MAILBOX))
 
 
 def launch(launcher, table, executable):
@@ -93,9 +109,24 @@ def _emulated_launch(launcher, table, executable):
 
 @overload(launch)
 def _(launcher, table, executable):
-    if getattr(launcher, "instance_class", None) is not Launcher:
+    if getattr(launcher, "instance_class", None) not in (Launcher, PipelinedLauncher):
         return None  # another launcher's overload answers (`graphs.strategies`, `graphs.host_launch`)
     return lambda launcher, table, executable: _emulated_launch(launcher, table, executable)
+
+
+def runs_ahead(launcher):
+    """Whether the scheduler launches a decode step before it saw the one in flight (`graphs.ahead`).
+
+    A constant of the launcher's type, ``AHEAD``: what a scheduler does for it alone compiles away.
+    """
+    return getattr(launcher, "AHEAD", False)
+
+
+@overload(runs_ahead, jit_options={"_nrt": False, "forceinline": True})
+def _(launcher):
+    if getattr(getattr(launcher, "instance_class", None), "AHEAD", False):
+        return lambda launcher: True
+    return lambda launcher: False
 
 
 @uncounted

@@ -23,17 +23,19 @@ from ring.layout import MAX_LOGPROBS
 from ring.sections import Section, check_buffer, format_buffer, layout, section
 
 STEP_MAGIC = 0x424C4E4B_53544550  # "BLNKSTEP"
-STEP_VERSION = 2
+STEP_VERSION = 3
 
 # sections, in their order in the buffer
 (CONTROL, SEAT_TOKEN, SEAT_POSITION, SAMPLING, BLOCK_TABLE, DECODE_ROWS, PREFILL_TOKEN,
  PREFILL_POSITION, PREFILL_SEAT, RUN_SEAT, RUN_START, RUN_SAMPLES, OUT_TOKEN,
- OUT_LOGPROBS) = range(14)  # fmt: skip
+ OUT_LOGPROBS, LATE_TOKEN) = range(15)  # fmt: skip
 
-# words of CONTROL. TICKET is the scheduler's; the other two are the engine's, on a line of their own.
+# words of CONTROL. TICKET is the scheduler's (see `graphs.ahead` for when it is not); the others are
+# the engine's, on a line of their own.
 TICKET = 0  # number of the step being launched; 1, 2, 3, …
 DONE = 8  # released by the last node of a graph: the TICKET it was launched with
 FAULT = 9  # engine's error code of the step, 0 for none; written before DONE
+LATE_FAULT = 10  # and 11: the same of two decode steps in a row, for a scheduler that looks late (`late_at`)
 
 # words of a seat in SAMPLING
 (TEMPERATURE_MICRO, TOP_P_MICRO, TOP_K, SEED, SUPPRESS_EOS, LOGPROBS) = range(6)
@@ -108,6 +110,8 @@ class StepIO(NamedTuple):
     its last token is sampled from. `out_token` [seats]: the token sampled for a seat.
     `out_logprobs` [2 * seats * 24]: its pairs (`ring.logprobs`), as many as the seat's
     sampling says, at `record_at`; a step leaves alone what the step before it wrote.
+    `late_token` [2 * seats]: the tokens of two decode steps in a row (`late_at`), where the second
+    may be over before the scheduler has looked at the first (`graphs.ahead`); unused elsewhere.
     """
 
     control: np.ndarray
@@ -124,6 +128,7 @@ class StepIO(NamedTuple):
     run_samples: np.ndarray
     out_token: np.ndarray
     out_logprobs: np.ndarray
+    late_token: np.ndarray
 
 
 def sections_of(spec: EngineSpec) -> list[Section]:
@@ -144,6 +149,7 @@ def sections_of(spec: EngineSpec) -> list[Section]:
         Section("run_samples", spec.prefill_sequences),
         Section("out_token", spec.seats),
         Section("out_logprobs", 2 * spec.seats, RECORD_WORDS),
+        Section("late_token", 2 * spec.seats),
     ]
 
 
@@ -184,6 +190,7 @@ def step_view(words):
         section(words, RUN_SAMPLES),
         section(words, OUT_TOKEN),
         section(words, OUT_LOGPROBS),
+        section(words, LATE_TOKEN),
     )
 
 
@@ -194,3 +201,9 @@ def record_at(ticket, seats, seat):
     Two steps in a row use two halves: the scheduler takes one's pairs to the ring beside the next.
     """
     return ((ticket & 1) * seats + seat) * RECORD_WORDS
+
+
+@njit
+def late_at(ticket, seats, seat):
+    """Word, in LATE_TOKEN, of a seat's token of the decode step `ticket`: one half for odd steps."""
+    return (ticket & 1) * seats + seat

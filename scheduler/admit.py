@@ -6,6 +6,7 @@ from ring import layout as at
 from ring.atomics import lane_barrier
 from ring.jit import uncounted
 from scheduler import state as sc
+from scheduler.blocks import take_next_block
 from scheduler.seats import blocks_to_admit, count_decoding, decoding, preempt, take_seat
 
 OFFERED, KEY, TICKET = range(sc.OFFER_WORDS)  # words of a lane's offer in BEST
@@ -195,12 +196,7 @@ def feed_starved(ring, state, io, victim, now):
         while core[sc.K_BLOCKS_FREE] == 0 and seats[here + sc.SE_SLOT] != sc.NO_SLOT:
             preempt(ring, state, io, _choose_victim(state, victim), now)
         if seats[here + sc.SE_SLOT] != sc.NO_SLOT:
-            held = seats[here + sc.SE_BLOCKS]
-            core[sc.K_BLOCKS_FREE] -= 1
-            io.block_table[seat * state.config[sc.G_BLOCKS_PER_SEAT] + held] = state.free_blocks[
-                core[sc.K_BLOCKS_FREE]
-            ]
-            seats[here + sc.SE_BLOCKS] = held + 1
+            take_next_block(state, io, seat)
     core[sc.K_ROWS_STALE] = 1
     count_decoding(state)
 

@@ -39,6 +39,17 @@ def free_blocks(state, io, seat):
 
 
 @uncounted
+def take_next_block(state, io, seat):
+    """Give a seat one block more; the caller saw that one is free. Lane 0."""
+    here = seat * sc.SEAT_WORDS
+    held = state.seats[here + sc.SE_BLOCKS]
+    state.core[sc.K_BLOCKS_FREE] -= 1
+    block = state.free_blocks[state.core[sc.K_BLOCKS_FREE]]
+    io.block_table[seat * state.config[sc.G_BLOCKS_PER_SEAT] + held] = block
+    state.seats[here + sc.SE_BLOCKS] = held + 1
+
+
+@uncounted
 def extend(state, io, seat):
     """See that the seat's next token has a block; any lane, for its own seat.
 

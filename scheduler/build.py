@@ -29,9 +29,9 @@ _compiling = threading.Lock()
 
 
 @cache
-def _compiled_run() -> Any:
+def _compiled_run(pipelined: bool = False) -> Any:
     """`scheduler.loops.cpu.run` for any policy: compiled once, kept in the cache folder."""
-    compiled = njit(cpu.run.py_func)
+    compiled = njit((cpu.run_pipelined if pipelined else cpu.run).py_func)
     compiled.compile((WORDS, NARROW, WORDS, WORDS, WORDS, WORDS, *POINTERS))
     compiled.disable_compile()  # so that functions are passed as the pointers of this signature
     return compiled
@@ -39,22 +39,31 @@ def _compiled_run() -> Any:
 
 @dataclass(frozen=True)
 class CpuLoop:
-    """The CPU loop of a policy; call it on the thread that is to be the scheduler."""
+    """The CPU loop of a policy; call it on the thread that is to be the scheduler.
+
+    Attributes
+    ----------
+    policy : Policy
+    pipelined : bool
+        Whether decode steps are launched ahead (`scheduler.ahead`); the engine must hand on.
+    """
 
     policy: Policy
+    pipelined: bool = False
 
     def __call__(
         self, words: np.ndarray, state: np.ndarray, io: np.ndarray, table: np.ndarray, launcher: np.ndarray
     ) -> int:
         """Run until stopped, parked or faulted; returns the verdict (`scheduler.state`)."""
         functions = pointers(self.policy)
-        return int(_compiled_run()(words, words.view(np.int32), state, io, table, launcher, *functions))
+        run = _compiled_run(self.pipelined)
+        return int(run(words, words.view(np.int32), state, io, table, launcher, *functions))
 
     def compile(self) -> None:
         """Compile now, so that the first call does not."""
         with _compiling:
             pointers(self.policy)
-            _compiled_run()
+            _compiled_run(self.pipelined)
 
 
 def cpu_loop(policy: Policy) -> CpuLoop:

@@ -50,6 +50,13 @@ def collect(ring, state, io, lane, lanes):
 def _collect_token(state, io, seat, fault):
     # ordered by the acquire of DONE and the barrier after it; loaded beside the fault word, not after it
     token = load_relaxed(io.out_token, seat)
+    if take_token(state, seat, token, fault) == R_NONE:
+        feed(state, io, seat, token)
+
+
+@uncounted
+def take_token(state, seat, token, fault):
+    """Count a seat's token of this step; the reason for which its request ends, R_NONE if it goes on."""
     seats, here = state.seats, seat * sc.SEAT_WORDS
     generated = seats[here + sc.SE_GENERATED] + 1
     reason = R_ERROR
@@ -60,7 +67,14 @@ def _collect_token(state, io, seat, fault):
     if reason != R_NONE:
         seats[here + sc.SE_REASON] = reason
         fetch_add(state.core, sc.K_ENDED, 1)
-        return
+    return reason
+
+
+@uncounted
+def feed(state, io, seat, token):
+    """Make a token the seat's next input."""
+    seats, here = state.seats, seat * sc.SEAT_WORDS
+    generated = seats[here + sc.SE_GENERATED]
     io.seat_token[seat] = token
     io.seat_position[seat] = seats[here + sc.SE_COMPUTED]
     io.sampling[seat * SAMPLING_WORDS + SUPPRESS_EOS] = 1 if generated < seats[here + sc.SE_MIN_TOKENS] else 0
@@ -73,19 +87,33 @@ def note(state, io, kind, lane, lanes):
     rows = state.core[sc.K_COLLECTED_ROWS]
     if kind == sc.DECODE_STEP:
         for row in range(lane, rows, lanes):
-            _note_token(state, state.rows[row])
+            note_token(state, state.rows[row])
     elif kind == sc.PREFILL_STEP:
         for run in range(lane, rows, lanes):
             if state.core[sc.K_FAULT] != 0 or io.run_samples[run] != 0:
-                _note_token(state, io.run_seat[run])
+                note_token(state, io.run_seat[run])
 
 
 @uncounted
-def _note_token(state, seat):
+def note_token(state, seat):
+    """Note a seat's token, and its end if it ended."""
     seats, here = state.seats, seat * sc.SEAT_WORDS
     if state.core[sc.K_FAULT] != 0:
-        _note_end(state, here, R_ERROR)
+        note_end(state, here, R_ERROR)
         return
+    note_more(state, seat)
+    if seats[here + sc.SE_REASON] != R_NONE:
+        note_end(state, here, seats[here + sc.SE_REASON])
+        return
+    if state.policy[sc.P_ACCOUNTING] != 0:
+        owner = state.slots[seats[here + sc.SE_SLOT] * sc.SLOT_WORDS + sc.SL_TENANT] % sc.TENANTS
+        fetch_add(state.policy, sc.P_ACCOUNTS + owner, 1)
+
+
+@uncounted
+def note_more(state, seat):
+    """Note a seat's token, of a request that is still in service."""
+    seats, here = state.seats, seat * sc.SEAT_WORDS
     generated = seats[here + sc.SE_GENERATED]
     seats[here + sc.SE_STATE] = DECODE_PROCESSING
     seats[here + sc.SE_OUT_INDEX] = seats[here + sc.SE_OUTPUT_START] + generated - 1
@@ -98,15 +126,9 @@ def _note_token(state, seat):
         seats[here + sc.SE_OUT_RECORD] = record_at(step, places, seat)
         to = seats[here + sc.SE_LOGPROBS_START] + 2 * pairs * (generated - 1)
         seats[here + sc.SE_OUT_RECORD_TO] = to
-    if seats[here + sc.SE_REASON] != R_NONE:
-        _note_end(state, here, seats[here + sc.SE_REASON])
-        return
     seats[here + sc.SE_OUT_W0] = pack_ctl(
         seats[here + sc.SE_INCARNATION], generated, R_NONE, DECODE_PROCESSING
     )
-    if state.policy[sc.P_ACCOUNTING] != 0:
-        owner = state.slots[seats[here + sc.SE_SLOT] * sc.SLOT_WORDS + sc.SL_TENANT] % sc.TENANTS
-        fetch_add(state.policy, sc.P_ACCOUNTS + owner, 1)
 
 
 @uncounted
@@ -129,12 +151,13 @@ def _reason_to_finish(state, here, token, generated):
 def end_seat(state, seat, reason):
     """Mark a seat's request as ended, to be published as COMPLETED. Lane 0, once its step is noted."""
     state.seats[seat * sc.SEAT_WORDS + sc.SE_REASON] = reason
-    _note_end(state, seat * sc.SEAT_WORDS, reason)
+    note_end(state, seat * sc.SEAT_WORDS, reason)
     fetch_add(state.core, sc.K_ENDED, 1)
 
 
 @uncounted
-def _note_end(state, here, reason):
+def note_end(state, here, reason):
+    """Note the end of the request whose seat's record is `here`."""
     seats = state.seats
     if seats[here + sc.SE_OUT_SLOT] == sc.NO_SLOT:
         seats[here + sc.SE_OUT_SLOT] = seats[here + sc.SE_SLOT]

@@ -16,6 +16,7 @@ from ring.states import DECODE_COMPLETED, PREFILL_PENDING, R_ERROR, R_NONE, is_l
 from ring.words import SLOTS_PER_DOORBELL, ctl_incarnation, ctl_state, ctl_tokens, pack_ctl
 from scheduler import state as sc
 from scheduler.claim import enqueue
+from scheduler.collect import note_end
 
 
 @njit
@@ -27,10 +28,16 @@ def abandon(state, io):
     core = state.core
     for seat in range(state.config[sc.G_SEATS]):
         here = seat * sc.SEAT_WORDS
-        if state.seats[here + sc.SE_SLOT] != sc.NO_SLOT and state.seats[here + sc.SE_DOOM] == R_NONE:
+        if state.seats[here + sc.SE_SLOT] == sc.NO_SLOT:
+            continue
+        if state.seats[here + sc.SE_REASON] != R_NONE:
+            note_end(state, here, state.seats[here + sc.SE_REASON])  # it ended before the step given up
+        elif state.seats[here + sc.SE_DOOM] == R_NONE:
             state.seats[here + sc.SE_DOOM] = R_ERROR
             core[sc.K_DOOMED] += 1
     core[sc.K_IN_FLIGHT] = sc.NOTHING
+    core[sc.K_STEP] += core[sc.K_AHEAD]
+    core[sc.K_AHEAD] = 0
     core[sc.K_WINDOW] = 0
     core[sc.K_ERROR] = sc.NO_ERROR
     core[sc.K_ERROR_ARG] = 0

@@ -34,9 +34,9 @@ CONFIG_WORDS = 32
  K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
  K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH,
  K_GOES_ON, K_COLLECTED, K_COLLECTED_ROWS, K_COLLECTED_STEP,
- K_QUIET, K_JUDGING, K_DISPLACES, K_VICTIM) = range(46)  # fmt: skip
+ K_QUIET, K_JUDGING, K_DISPLACES, K_VICTIM, K_AHEAD) = range(47)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
-assert K_VICTIM < 6 * LINE
+assert K_AHEAD < 6 * LINE
 K_CLAIMED = 6 * LINE  # claims without a ticket yet
 K_DOOMED = 7 * LINE  # requests that a lane saw cancelled, late or orphaned
 K_ENDED = 8 * LINE  # seats whose request ended in this step

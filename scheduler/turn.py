@@ -9,6 +9,7 @@ without the GIL, the model checker's greenlets, the simulator.
 
 from __future__ import annotations
 
+from graphs.launcher import runs_ahead
 from graphs.step_io import DONE
 from ring import layout as at
 from ring.atomics import lane_barrier, load_acquire_device
@@ -16,6 +17,7 @@ from ring.jit import njit, uncounted
 from ring.recorder import E_FAULT, E_STOP, record
 from scheduler import state as sc
 from scheduler.admit import admit, feed_starved, judge, may_displace, may_try
+from scheduler.ahead import collect_late, follow, go_ahead, note_late
 from scheduler.choose import choose, foresee, goes_on, launch_planned, plan_again, stage_prefill
 from scheduler.claim import scan, search_orphans, take_tickets
 from scheduler.collect import collect, note
@@ -63,24 +65,32 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     judge(state, key, victim, lane, lanes)
     if lane == 0:
         foresee(state)
-        core[sc.K_BOUNDARY] = 1 if _at_boundary(ring, state, io, now) else 0
+        core[sc.K_BOUNDARY] = 1 if _at_boundary(ring, state, io, launcher, now) else 0
         beat(ring, state)
     lane_barrier()
     if core[sc.K_BOUNDARY] == 0:
         return core[sc.K_VERDICT]
 
-    collect(ring, state, io, lane, lanes)
+    if runs_ahead(launcher):
+        collect_late(ring, state, io)
+    else:
+        collect(ring, state, io, lane, lanes)
     lane_barrier()
     if lane == 0:
         core[sc.K_COLLECTED] = core[sc.K_IN_FLIGHT]
         core[sc.K_COLLECTED_STEP] = core[sc.K_STEP]
         core[sc.K_COLLECTED_ROWS] = core[sc.K_IN_FLIGHT_ROWS]
         core[sc.K_GOES_ON] = 1 if goes_on(state) else 0
-        if core[sc.K_GOES_ON] != 0:
+        if runs_ahead(launcher) and core[sc.K_AHEAD] != 0:
+            follow(ring, state, now)
+        elif core[sc.K_GOES_ON] != 0:
             plan_again(state)
             launch_planned(ring, state, io, table, launcher, now)
     lane_barrier()
-    note(state, io, core[sc.K_COLLECTED], lane, lanes)
+    if runs_ahead(launcher):
+        note_late(state, io)
+    else:
+        note(state, io, core[sc.K_COLLECTED], lane, lanes)
     lane_barrier()
     if core[sc.K_GOES_ON] == 0:
         _change_batch(
@@ -94,6 +104,8 @@ def turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, vi
     publish(ring, state, lane, lanes)
     lane_barrier()
     if lane == 0:
+        if runs_ahead(launcher):
+            go_ahead(ring, state, io, table, launcher, now)
         if core[sc.K_DYING] != 0:
             finish_draining(ring, state, now)
         _check_stop(ring, state, now)
@@ -135,7 +147,7 @@ def solo_turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decod
 
 
 @uncounted
-def _at_boundary(ring, state, io, now):
+def _at_boundary(ring, state, io, launcher, now):
     """Whether no step is in flight, or the one that was is done. Lane 0."""
     core = state.core
     core[sc.K_VERDICT] = sc.BUSY
@@ -143,8 +155,11 @@ def _at_boundary(ring, state, io, now):
         return True
     for _ in range(state.config[sc.G_POLL_SPINS] + 1):
         # pairs with the engine's release of DONE: the step's outputs are there
-        if load_acquire_device(io.control, DONE) == core[sc.K_STEP]:
+        done = load_acquire_device(io.control, DONE)
+        if done == core[sc.K_STEP]:
             return True
+        if runs_ahead(launcher) and done == core[sc.K_STEP] + core[sc.K_AHEAD]:
+            return True  # the step behind is over, too
     if now - core[sc.K_LAUNCHED_AT] > state.config[sc.G_STEP_DEADLINE_NS]:
         core[sc.K_ERROR] = sc.ERROR_STEP_DEADLINE
         core[sc.K_ERROR_ARG] = core[sc.K_STEP]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from blink_numba.engines.cuda.ahead import enqueue_finish_ahead
 from blink_numba.engines.cuda.buffers import StepBuffer, device_zeros
 from blink_numba.engines.cuda.sample import finish_step_for_host
 from blink_numba.engines.limits import EngineLimits
@@ -88,17 +89,20 @@ class NullEngine:
     spec : EngineSpec
     host_io : bool
         Made for a scheduler on the CPU: see `StepBuffer`.
+    ahead : bool
+        That scheduler launches decode steps ahead.
     """
 
-    def __init__(self, spec: EngineSpec, *, host_io: bool = False) -> None:
+    def __init__(self, spec: EngineSpec, *, host_io: bool = False, ahead: bool = False) -> None:
         self.spec = spec
-        self._step = StepBuffer(spec, on_host=host_io)
+        self._step = StepBuffer(spec, on_host=host_io, ahead=ahead)
         self.io, self.host_io = self._step.words, self._step.host
         self._fault = device_zeros((1,), np.int64)
         stream = new_stream()
         for kind, shape in shapes(spec):  # loads the code
             self.enqueue(kind, shape, stream)
         stream.synchronize()
+        self._step.forget_steps()
 
     @property
     def control(self) -> Any:
@@ -122,6 +126,9 @@ class NullEngine:
             )  # fmt: skip
         if not releases:
             step.enqueue_outputs(stream)
+            if kind == DECODE and step.ahead:
+                enqueue_finish_ahead(step, shape, self._fault, stream)
+                return
             finish_step_for_host[1, 32, stream](step.control, self._fault)
 
 
@@ -136,4 +143,4 @@ class NullHostBackend(CudaHostBackend):
     """A scheduler on the host over a `NullEngine`."""
 
     def _make_engine(self, model: Model, limits: EngineLimits) -> NullEngine:
-        return NullEngine(limits.spec(model.config), host_io=True)
+        return NullEngine(limits.spec(model.config), host_io=True, ahead=self.ahead)

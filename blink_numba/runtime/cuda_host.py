@@ -1,7 +1,8 @@
 """The CUDA backend with its scheduler on the host: what the resident scheduler is measured against.
 
 The same turn of the scheduler and the same captured steps; a CPU thread that holds no GIL
-launches each step through the driver and waits for it.
+launches each step through the driver. It waits for the step (``host``), or launches the next decode step
+behind it and looks at its results while that one computes (``host-pipelined``, `scheduler.ahead`).
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ from scheduler.policy_check import WORDS, pointers
 from scheduler.recovery import abandon
 
 LAUNCHER_WORDS = 8
+POLL_SPINS = 4096  # pipelined: looks at the completion flag between two scans, about 10 µs
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 
 
 @cache
-def compiled_loop() -> Any:
-    """`scheduler.loops.host.run` for any policy; the driver's functions were made known before."""
-    compiled = njit(host.run.py_func, cache=False)  # holds addresses of this process
+def compiled_loop(ahead: bool = False) -> Any:
+    """A loop of `scheduler.loops.host` for any policy; the driver's functions were made known before."""
+    run = host.run_pipelined if ahead else host.run
+    compiled = njit(run.py_func, cache=False)  # holds addresses of this process
     compiled.compile((WORDS, NARROW, WORDS, WORDS, WORDS, WORDS, *POINTERS))
     compiled.disable_compile()  # so that functions are passed as the pointers of this signature
     return compiled
@@ -63,6 +66,8 @@ class CudaHostBackend:
     ----------
     spec : EngineSpec
     name : str
+    ahead : bool
+        Whether decode steps are launched ahead.
     """
 
     name = "cuda"
@@ -72,6 +77,7 @@ class CudaHostBackend:
     ) -> None:
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # read when the driver starts
         self._config, self._policy = config, policy
+        self.ahead = config.launch == "host-pipelined"
         self._stream = new_stream()
         progress(f"loading {model.name} onto the GPU and compiling its kernels")
         self.engine = self._make_engine(model, engine_limits(model, config))
@@ -82,7 +88,7 @@ class CudaHostBackend:
         progress(f"compiling the scheduler (policy {policy.name}, launches {config.launch})")
         host_launch.load_driver()
         self._functions = pointers(policy)
-        compiled_loop()
+        compiled_loop(self.ahead)
         self._core = np.zeros(LAUNCHER_WORDS, np.int64)
         self._core[host_launch.L_STREAM] = int(self._stream)
         self._core[host_launch.L_CONTEXT] = host_launch.current_context()
@@ -94,13 +100,15 @@ class CudaHostBackend:
 
     def _make_engine(self, model: Model, limits: EngineLimits) -> Any:
         """What the scheduler launches; another engine's backend says another one here."""
-        return CudaEngine(model, limits, batch_invariant=self._config.batch_invariant, host_io=True)
+        invariant = self._config.batch_invariant
+        return CudaEngine(model, limits, batch_invariant=invariant, host_io=True, ahead=self.ahead)
 
     def new_state(self, geometry: RingGeometry, placement: int) -> np.ndarray:
         """A fresh scheduler state for this engine; it is the one that `start` runs on."""
         self._state = sc.make_state(
-            self.spec, geometry, placement=placement, step_deadline_s=self._config.step_deadline_s
-        )
+            self.spec, geometry, placement=placement, step_deadline_s=self._config.step_deadline_s,
+            poll_spins=POLL_SPINS if self.ahead else 0,
+        )  # fmt: skip
         set_up(self._state, self._policy)
         return self._state
 
@@ -116,10 +124,11 @@ class CudaHostBackend:
 
     def _run(self) -> None:
         words, state, io = self._words, self._state, self.engine.host_io
+        loop = compiled_loop(self.ahead)
         assert words is not None
         assert state is not None
         self._verdict = int(
-            compiled_loop()(words, words.view(np.int32), state, io, self._table, self._core, *self._functions)
+            loop(words, words.view(np.int32), state, io, self._table, self._core, *self._functions)
         )
 
     def verdict(self) -> int | None:

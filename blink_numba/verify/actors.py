@@ -135,12 +135,16 @@ class Engine(Actor):
                 continue
             self._taken += 1
             graph = executable // grid.EXECS
-            if model.table.kind[graph] == grid.DECODE:
-                self._decode(model.table.shape[graph])
+            decodes, shape = model.table.kind[graph] == grid.DECODE, model.table.shape[graph]
+            if decodes:
+                self._decode(shape)
             else:
-                self._prefill(model.table.shape[graph])
-            control[step_io.FAULT] = 0
-            model.store_release(control, step_io.DONE, control[step_io.TICKET])
+                self._prefill(shape)
+            if decodes and model.setup.pipelined:
+                self._hand_on(shape, control[step_io.TICKET])
+            else:
+                control[step_io.FAULT] = 0
+                model.store_release(control, step_io.DONE, control[step_io.TICKET])
             launcher.retire(model.launcher, executable)
 
     def _decode(self, batch: int) -> None:
@@ -149,6 +153,14 @@ class Engine(Actor):
             seat = io.decode_rows[row]
             if seat >= 0:
                 self._answer(seat, self._forward(seat, io.seat_position[seat], io.seat_token[seat]))
+
+    def _hand_on(self, batch: int, ticket: int) -> None:
+        io, ahead = self.model.io, self.model.copy.module("graphs.ahead")
+        ahead.hand_on(
+            ticket, io.decode_rows, batch, io.seat_position, io.out_token, io.seat_token, io.seat_position,
+            io.late_token, 0, 1,
+        )  # fmt: skip
+        ahead.release_ahead(io.control, ticket, 0)
 
     def _prefill(self, size: int) -> None:
         io = self.model.io

@@ -146,13 +146,14 @@ class Buffers(CheckedWorld):
             arrays.append(array)
             if section.name == "out_logprobs":
                 self._make_records(array)
+            if section.name == "out_logprobs" or (section.name == "late_token" and not self.setup.pipelined):
                 continue
             for index in range(section.words):
                 payload = inputs
                 if section.name == "out_token":
                     payload = self.payload(f"output of seat {index}")
-                elif self.setup.lanes > 1 and section.name != "control":
-                    payload = self.payload(f"{section.name}[{index}]")  # lanes write them side by side
+                elif (self.setup.lanes > 1 or self.setup.pipelined) and section.name != "control":
+                    payload = self.payload(f"{section.name}[{index}]")  # several write them side by side
                 unused = -1 if section.name in ("decode_rows", "prefill_seat", "run_seat") else 0
                 if section.name != "control":
                     self.word(array, index, DATA, unused, payload)
@@ -160,6 +161,9 @@ class Buffers(CheckedWorld):
         self.word(self.io.control, step_io.TICKET, DATA, 0, inputs)
         self.word(self.io.control, step_io.DONE, SYNC)
         self.word(self.io.control, step_io.FAULT, DATA, 0, self.payload("fault word"))
+        for half in range(2 * self.setup.pipelined):
+            fault = self.payload(f"late fault word {half}")
+            self.word(self.io.control, step_io.LATE_FAULT + half, DATA, 0, fault)
 
     def _make_records(self, array: Shared) -> None:
         if self.logprobs:
@@ -177,14 +181,16 @@ class Buffers(CheckedWorld):
         core = Shared(self, "launcher", launcher.CORE_WORDS, OWN)
         running = Shared(self, "running", executables * 8, -1)
         mailbox = Shared(self, "mailbox", launcher.QUEUE, -1)
-        self.launcher = launcher.Launcher(core, running, mailbox)
+        kind = launcher.PipelinedLauncher if self.setup.pipelined else launcher.Launcher
+        self.launcher = kind(core, running, mailbox)
         self.window_word = launcher.L_WINDOW
         self.word(core, launcher.L_SENT, SYNC, writer=self._one_lane)
         for executable in range(executables):
             self.word(running, executable * 8, SYNC)
-        letters = self.payload("mailbox")
+        # as many as may be on their way at once
+        letters = [self.payload(f"mailbox, part {part}") for part in range(1 + self.setup.pipelined)]
         for entry in range(launcher.QUEUE):
-            self.word(mailbox, entry, DATA, 0, letters)
+            self.word(mailbox, entry, DATA, 0, letters[entry % len(letters)])
 
     def _make_state(self) -> None:
         sc = self.sc
@@ -247,13 +253,18 @@ class Buffers(CheckedWorld):
             *payloads(self.io.out_logprobs, 0, self.io.out_logprobs.shape[0]),
             self.io.control.group[self._step_io.FAULT],
         ]
-        inputs = [self.io.control.group[self._step_io.TICKET], self.launcher.mailbox.group[0]]
-        for array in self.io[1:-2]:
+        if self.setup.pipelined:
+            outputs += payloads(self.io.late_token, 0, self.io.late_token.shape[0])
+            outputs += payloads(self.io.control, self._step_io.LATE_FAULT, 2)
+        inputs = [self.io.control.group[self._step_io.TICKET], *payloads(self.launcher.mailbox, 0, 2)]
+        for array in self.io[1 : self._step_io.OUT_TOKEN]:
             inputs += payloads(array, 0, array.shape[0])
         inputs = sorted(set(inputs))
         know.carried[self.launcher.core.where[launcher.L_SENT]] = know.written(inputs) | know.read_by(
             lanes, outputs
         )
         done = know.written(outputs) | know.read_by(others, inputs)
+        if self.setup.pipelined:
+            done |= know.written(inputs)  # a step hands its successor what it needs
         know.carried[self.io.control.where[self._step_io.DONE]] = done
         know.fenced = know.written(inputs) | know.read_by(lanes, outputs)

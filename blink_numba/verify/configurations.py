@@ -133,6 +133,31 @@ CONFIGURATIONS: dict[str, Setup] = {
             "records", "Placement on the device: records are scanned, doorbells ignored.",
             (Client((Ask(1, 1, cancel=True), Ask(1, 1))),), records_scanned=True,
         ),
+        Setup(
+            "ahead", "Decode steps are launched ahead; the answer ends by its length.",
+            (Client((Ask(1, 4), Ask(1, 1))),), pipelined=True,
+        ),
+        Setup(
+            "ahead-stop", "A stop token ends an answer whose next step has been launched.",
+            (Client((Ask(1, 4, stops_at=2), Ask(1, 2))),), blocks=6, block_size=1, pipelined=True,
+        ),
+        Setup(
+            "ahead-two", "The same beside a request that goes on, with few blocks.",
+            (Client((Ask(1, 4, stops_at=2), Ask(1, 4)), slots=2, burst=True),),
+            seats=2, blocks=7, block_size=1, pipelined=True,
+        ),
+        Setup(
+            "ahead-cancel", "A request is cancelled at any moment, a step ahead or none.",
+            (Client((Ask(1, 3, cancel=True), Ask(1, 1))),), pipelined=True,
+        ),
+        Setup(
+            "ahead-logprobs", "Log-probabilities of steps launched ahead.",
+            (Client((Ask(1, 4, logprobs=True),)),), pipelined=True,
+        ),
+        Setup(
+            "ahead-park", "The host parks the scheduler while a step is ahead.",
+            (Client((Ask(1, 4),)),), stop=PARK, pipelined=True,
+        ),
     )
 }  # fmt: skip
 
@@ -140,7 +165,7 @@ CONFIGURATIONS: dict[str, Setup] = {
 IN_CI = (
     "two-requests", "cancel", "crash", "two-front-ends", "two-lanes-one-slot", "two-front-ends-twice",
     "reuse", "two-seats", "stop-token", "rejected", "wrap", "records", "drain", "stop",
-    "logprobs",
+    "logprobs", "ahead", "ahead-stop", "ahead-cancel",
 )  # fmt: skip
 
 # too large to exhaust: random walks only
@@ -198,6 +223,15 @@ LARGER: dict[str, Setup] = {
                        burst=True),
                 Client(tuple(Ask(1 + k % 2, 4 - k % 4) for k in range(8)), slots=3),
             ), seats=3, blocks=9, block_size=2, prefill_sequences=2, window=5, log_entries=128,
+        ),
+        Setup(
+            "ahead-crowd", "A crowd whose decode steps are launched ahead: stop tokens, cancels, a death.",
+            (
+                Client(tuple(Ask(1 + k % 3, 4, cancel=k % 3 == 0, stops_at=2 * (k % 2)) for k in range(6)),
+                       slots=3, burst=True, crash=True, afterwards=(Ask(2, 3), Ask(1, 4, stops_at=3))),
+                Client(tuple(Ask(1 + k % 2, 4 - k % 3) for k in range(6)), slots=3),
+            ), seats=3, blocks=10, block_size=2, prefill_sequences=2, window=5, log_entries=128,
+            pipelined=True,
         ),
         Setup(
             "crowd-lanes", "The same with three lanes and death.",

@@ -48,12 +48,13 @@ def setups(draw: st.DrawFn, policies: tuple[str, ...] = ("fcfs", "srpt", "mlfq")
         )  # fmt: skip
     block_size = draw(st.sampled_from([1, 2, 4]))
     whole = -(-10 // block_size)  # blocks of the longest request
+    lanes = draw(st.sampled_from([1, 1, 2]))
     return Setup(
-        "drawn", "Drawn by Hypothesis.", tuple(clients), lanes=draw(st.sampled_from([1, 1, 2])),
+        "drawn", "Drawn by Hypothesis.", tuple(clients), lanes=lanes,
         seats=draw(st.integers(1, 3)), blocks=whole + draw(st.integers(0, 6)), block_size=block_size,
         prefill_tokens=draw(st.sampled_from([2, 4, 8])), prefill_sequences=draw(st.integers(1, 3)),
         window=draw(st.sampled_from([2, 3, 120])), log_entries=128, policy=draw(st.sampled_from(policies)),
-        records_scanned=draw(st.booleans()),
+        records_scanned=draw(st.booleans()), pipelined=lanes == 1 and draw(st.booleans()),
     )  # fmt: skip
 
 

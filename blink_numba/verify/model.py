@@ -113,7 +113,7 @@ class Model(Buffers):
                 self.monitor.before_launch(launcher, executable)
             return launch(launcher, table, executable)
 
-        choose.launch = watched_launch
+        choose.launch = copy.module("scheduler.ahead").launch = watched_launch
         open_window = copy.module("graphs.launcher").open_window
 
         def watched_open(launcher: Any) -> None:

@@ -63,6 +63,9 @@ def _mutant(name: str, sentence: str, module: str, old: str, new: str, setups: s
     return Mutant(name, sentence, ((module, old, new),), tuple(setups.split()), tuple(killers.split()))
 
 
+_GO_AHEAD = """    if runs_ahead(launcher):
+        go_ahead(ring, state, io, table, launcher, now)
+"""
 _PUBLISH = """    publish_tokens(ring, state, io, lane, lanes)
     lane_barrier()
     if lane == 0:
@@ -227,8 +230,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("window", "stop-token"), ("exec-idle",),
     ),
     _mutant("boundary-assumed", "A step counts as done as soon as it is launched.", "scheduler.turn",
-            "        if load_acquire_device(io.control, DONE) == core[sc.K_STEP]:\n",
-            "        if load_acquire_device(io.control, DONE) >= 0:\n", "reuse",
+            "        if done == core[sc.K_STEP]:\n", "        if done >= 0:\n", "reuse",
             "exec-idle no-data-race own-tokens"),
     # --- death ---
     _mutant("orphans-unsearched", "After a death nobody looks at `req` itself.", "scheduler.claim",
@@ -286,11 +288,40 @@ MUTANTS: tuple[Mutant, ...] = (
             "    if core[sc.K_GOES_ON] == 0:\n        _change", "    if True:\n        _change",
             "window two-seats", "no-data-race exec-idle"),
     _mutant("published-while-noted", "Lanes publish while others note what there is.", "scheduler.turn",
-            "    note(state, io, core[sc.K_COLLECTED], lane, lanes)\n    lane_barrier()\n",
-            "    note(state, io, core[sc.K_COLLECTED], lane, lanes)\n", "crowd-lanes", "no-data-race"),
+            "        note(state, io, core[sc.K_COLLECTED], lane, lanes)\n    lane_barrier()\n",
+            "        note(state, io, core[sc.K_COLLECTED], lane, lanes)\n", "crowd-lanes", "no-data-race"),
     _mutant("ends-counted-plainly", "Two lanes count ends in one word without an atomic.", "scheduler.collect",
             "seats[here + sc.SE_REASON] = reason\n        fetch_add(state.core, sc.K_ENDED, 1)",
             "seats[here + sc.SE_REASON] = reason\n        state.core[sc.K_ENDED] += 1", "crowd-lanes", "no-data-race"),
+    # --- the step launched ahead ---
+    _mutant("ends-beside-the-step-behind", "An end is told while a step with the request in it still runs.",
+            "scheduler.ahead", "elif core[sc.K_GOES_ON] != 0:", "elif False:", "ahead-stop ahead-two", "ends-once"),
+    _mutant("leaves-beside-the-step-behind", "Who ended gives seat and blocks back though a step is behind.",
+            "scheduler.ahead", "    core[sc.K_GOES_ON] = 1\n", "", "ahead-stop ahead-two",
+            "no-data-race exec-idle ends-once one-owner own-tokens"),
+    _mutant("thrown-away-row-counted", "The row of a request that ended counts as its next token.", "scheduler.ahead",
+            "        if seats[here + sc.SE_REASON] != R_NONE:\n            continue", "        if False:\n            continue",
+            "ahead-stop ahead-two", "own-tokens ends-once true-reason"),
+    _mutant("fed-beside-the-step-behind", "A step's inputs are written while it may read them.", "scheduler.ahead",
+            " and core[sc.K_AHEAD] == 0:\n", ":\n", "ahead ahead-two", "no-data-race own-tokens"),
+    _mutant("late-tokens-overwritten", "Two steps in a row leave their tokens in one place.", "graphs.step_io",
+            "return (ticket & 1) * seats + seat\n", "return seat + ticket * 0\n", "ahead ahead-two",
+            "no-data-race own-tokens"),
+    _mutant("late-end-unseen", "A step that was over before the one ahead of it was seen is waited for.",
+            "scheduler.turn", "if runs_ahead(launcher) and done == core[sc.K_STEP] + core[sc.K_AHEAD]:", "if False:",
+            "ahead ahead-stop", "progress"),
+    _mutant("ahead-without-a-block", "A step is launched ahead of a seat's next block.", "scheduler.ahead",
+            "return following >= ", "return following > ", "ahead-two", "own-blocks"),
+    Mutant(
+        "ahead-of-the-publishing", "A step goes ahead before what shares its half of the buffer is published.",
+        (("scheduler.turn", "    publish_tokens(ring, state, io, lane, lanes)\n", _GO_AHEAD
+          + "    publish_tokens(ring, state, io, lane, lanes)\n"),
+         ("scheduler.turn", "    if lane == 0:\n    " + _GO_AHEAD.replace("\n    ", "\n        "), "    if lane == 0:\n")),
+        ("ahead-logprobs",), ("no-data-race",),
+    ),
+    _mutant("ahead-though-parked", "A step is launched ahead whatever the host asked for.", "scheduler.ahead",
+            "    if not goes_on(state) or not _all", "    if not _all", "ahead-park ahead-crowd",
+            "heeds-the-host window ends-within-one-step work-conserving own-tokens"),
     # --- the waiting ---
     _mutant("leaver-unnoticed", "One that did not fit leaves the queue, and those behind it are not tried.",
             "scheduler.ending", "    state.core[sc.K_TRY_ADMIT] = 1  # it may", "    # it may", "cancel-queue",

@@ -93,6 +93,8 @@ class Setup:
     restart : bool
         Whether the engine's process, scheduler and engine, may die before any of the scheduler's
         accesses; another then takes the ring over.
+    pipelined : bool
+        Whether decode steps are launched ahead (`scheduler.ahead`).
     """
 
     name: str
@@ -114,3 +116,4 @@ class Setup:
     policy: str = "fcfs"
     records_scanned: bool = False
     restart: bool = False
+    pipelined: bool = False

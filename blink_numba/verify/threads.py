@@ -14,11 +14,13 @@ import random
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numba import boolean, int64
 
+from graphs.ahead import hand_on, release_ahead
 from graphs.grid import DECODE, EXECS, make_table, shapes, table_view
 from graphs.launcher import engine_stopped, launcher_view, make_launcher, peek, retire, stop_engine
 from graphs.step_io import DONE, FAULT, TICKET, EngineSpec, format_step, step_view, step_words
@@ -32,7 +34,7 @@ from ring.layout import RingGeometry
 from ring.memory import RingMemory
 from ring.states import EMPTY, Reason, slot_state
 from scheduler import state as sc
-from scheduler.build import cpu_loop
+from scheduler.build import CpuLoop
 from scheduler.policy import FCFS
 
 TRANSITIONS, LONG_TRANSITIONS = 2_000_000, 20_000_000
@@ -64,8 +66,8 @@ def answer(token, position, out):
 
 
 @njit
-def run_engine(io_words, table_words, launcher_words):
-    """The engine's thread: answers by the formula until it is told to stop."""
+def run_engine(io_words, table_words, launcher_words, ahead):
+    """The engine's thread: answers by the formula until it is told to stop. `ahead`: it hands on."""
     io = step_view(io_words)
     table = table_view(table_words)
     launcher = launcher_view(launcher_words)
@@ -79,8 +81,9 @@ def run_engine(io_words, table_words, launcher_words):
         spins = 0
         taken += 1
         graph = executable // EXECS
-        if table.kind[graph] == DECODE:
-            for row in range(table.shape[graph]):
+        decodes, shape = table.kind[graph] == DECODE, table.shape[graph]
+        if decodes:
+            for row in range(shape):
                 seat = io.decode_rows[row]
                 if seat >= 0:
                     io.out_token[seat] = token_after(io.seat_token[seat], io.seat_position[seat])
@@ -90,8 +93,14 @@ def run_engine(io_words, table_words, launcher_words):
                 if seat >= 0 and io.run_samples[run] != 0:
                     last = io.run_start[run + 1] - 1
                     io.out_token[seat] = token_after(io.prefill_token[last], io.prefill_position[last])
-        io.control[FAULT] = 0
-        store_release(io.control, DONE, io.control[TICKET])
+        ticket = io.control[TICKET]
+        if ahead and decodes:
+            hand_on(ticket, io.decode_rows, shape, io.seat_position, io.out_token, io.seat_token,
+                    io.seat_position, io.late_token, 0, 1)  # fmt: skip
+            release_ahead(io.control, ticket, 0)
+        else:
+            io.control[FAULT] = 0
+            store_release(io.control, DONE, ticket)
         retire(launcher, executable)
 
 
@@ -156,13 +165,21 @@ class Client:
             burst.append(Request(prompt, tokens))
             out = np.zeros(tokens, np.int32)
             answer(int(prompt[-1]), length - 1, out)
-            answers.append(out)
+            answers.append(self._cut(out, burst))
         for handle, out in zip(self.port.submit_many(burst), answers, strict=True):
             if isinstance(handle, Exception):
                 continue  # the arena is fragmented: later
             if handle in self.expected:
                 self.problems.append(f"submit-to-empty: {handle} was given twice")
             self.expected[handle], self.got[handle] = out, 0
+
+    def _cut(self, out: np.ndarray, burst: list[Request]) -> np.ndarray:
+        """Make a token of some answers a stop token; the answer ends with the first of its kind."""
+        if self.random.random() < 0.7:
+            return out
+        stop = int(self.random.choice(out))
+        burst[-1] = replace(burst[-1], stop_ids=(stop,))
+        return out[: int(np.argmax(out == stop)) + 1]
 
     def poll(self) -> int:
         """Poll once; check what came."""
@@ -186,7 +203,7 @@ class Client:
         if event.reason == Reason.NONE:
             return
         whole = self.got[handle] == len(expected)
-        if not (event.reason == Reason.LENGTH and whole) and not (
+        if not (event.reason in (Reason.LENGTH, Reason.STOP) and whole) and not (
             event.reason == Reason.CANCELLED and handle in self.cancelled
         ):
             self.problems.append(f"true-reason: {handle} ended as {event.reason.name} at {self.got[handle]}")
@@ -231,7 +248,7 @@ def client_main(name: str, front_end: int, seed: int, takeover: bool, stop: Any,
 class Bench:
     """Ring, scheduler thread and engine thread of this process."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pipelined: bool) -> None:
         geometry = RingGeometry(
             slots=SLOTS * FRONT_ENDS, front_ends=FRONT_ENDS, arena_tokens=FRONT_ENDS * SLOTS * 192,
             log_entries=1 << 12, flight_entries=1 << 8,
@@ -244,29 +261,24 @@ class Bench:
         format_step(self._io, SPEC)
         self._table = make_table(SPEC)
         self._launcher = make_launcher(EXECS * len(shapes(SPEC)))
-        self._loop = cpu_loop(FCFS)
+        self._loop = CpuLoop(FCFS, pipelined)
         self.verdict = -1
 
     def start(self) -> None:
         """Compile, then start both threads."""
         self._loop.compile()
-        run_engine.compile((self._io_type(),) * 3)
-        words = self.memory.words
+        run_engine.compile((*[int64[::1]] * 3, boolean))
+        words, engine = self.memory.words, (self._io, self._table, self._launcher, self._loop.pipelined)
 
         def schedule() -> None:
             self.verdict = self._loop(words, self.state_words, self._io, self._table, self._launcher)
 
         self._threads = [
             threading.Thread(target=schedule, daemon=True),
-            threading.Thread(target=run_engine, args=(self._io, self._table, self._launcher), daemon=True),
+            threading.Thread(target=run_engine, args=engine, daemon=True),
         ]
         for thread in self._threads:
             thread.start()
-
-    def _io_type(self) -> Any:
-        from numba import types
-
-        return types.int64[::1]
 
     def transitions(self) -> int:
         """Changes of control words so far."""
@@ -298,11 +310,19 @@ class Bench:
         return problems
 
 
-def hammer(transitions: int = TRANSITIONS, *, deaths: bool = True, seed: int = 1) -> Report:
-    """Run until so many transitions; front end 0 is killed half-way and taken over."""
+def hammer(
+    transitions: int = TRANSITIONS, *, deaths: bool = True, seed: int = 1, pipelined: bool = False
+) -> Report:
+    """Run until so many transitions; front end 0 is killed half-way and taken over.
+
+    Parameters
+    ----------
+    pipelined : bool
+        Whether decode steps are launched ahead (`scheduler.ahead`).
+    """
     context = multiprocessing.get_context("spawn")
     name = f"verify-{os.getpid()}"
-    bench = Bench(name)
+    bench = Bench(name, pipelined)
     began, report = time.monotonic(), Report()
     stop, results = context.Event(), context.Queue()
     processes: list[Any] = []

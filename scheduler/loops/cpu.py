@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphs.grid import table_view
-from graphs.launcher import launcher_view, open_window
+from graphs.launcher import launcher_view, open_window, pipelined_view
 from graphs.step_io import step_view
 from ring import layout as at
 from ring.atomics import now_ns, pause, store_release
@@ -28,11 +28,24 @@ def run(words, narrow, state_words, step_words, table_words, launcher_words, key
     key, may_admit, prefill_or_decode, victim : callable
         The policy.
     """
-    ring = ring_view(words, narrow)
-    state = sc.state_view(state_words)
-    io = step_view(step_words)
-    table = table_view(table_words)
-    launcher = launcher_view(launcher_words)
+    return _serve(
+        ring_view(words, narrow), sc.state_view(state_words), step_view(step_words), table_view(table_words),
+        launcher_view(launcher_words), key, may_admit, prefill_or_decode, victim,
+    )  # fmt: skip
+
+
+@njit
+def run_pipelined(words, narrow, state_words, step_words, table_words, launcher_words, key, may_admit,
+                  prefill_or_decode, victim):  # fmt: skip
+    """As `run`, decode steps launched ahead (`scheduler.ahead`)."""
+    return _serve(
+        ring_view(words, narrow), sc.state_view(state_words), step_view(step_words), table_view(table_words),
+        pipelined_view(launcher_words), key, may_admit, prefill_or_decode, victim,
+    )  # fmt: skip
+
+
+@uncounted
+def _serve(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim):
     store_release(ring.status, at.S_PHASE, at.PHASE_RUNNING)
     spins = 0
     while True:

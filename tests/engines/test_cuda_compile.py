@@ -8,7 +8,7 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 
 from numba.core import types as t
 
-from blink_numba.engines.cuda import attention, gemm, layers, sample, weights
+from blink_numba.engines.cuda import ahead, attention, gemm, layers, sample, weights
 from tests.cuda_compile import compile_kernel, resources
 
 BF16, WORDS, FLOATS = t.uint16[:, ::1], t.uint32[:, ::1], t.float32[:, ::1]
@@ -50,6 +50,7 @@ KERNELS = {
     "sample": (sample.sample, (FLOATS, INT32, INT32, INT64, INT32, INT64, INT64, INT64, INT64)),
     "finish_step": (sample.finish_step, (INT64, INT64)),
     "finish_step_for_host": (sample.finish_step_for_host, (INT64, INT64)),
+    "finish_step_ahead": (ahead.finish_step_ahead, (*[INT64] * 4, t.int64, *[INT64] * 5)),
     "decode_smollm2": (attention.decode_kernel(64, 3), DECODE),
     "decode_llama3_8b": (attention.decode_kernel(128, 4), DECODE),
     "decode_qwen3_32b": (attention.decode_kernel(128, 8), DECODE),
@@ -88,7 +89,9 @@ def test_matrix_kernels_use_the_tensor_cores(ptx, name):
         assert instruction in ptx[name]
 
 
-@pytest.mark.parametrize(("name", "scope"), [("finish_step", "gpu"), ("finish_step_for_host", "sys")])
+@pytest.mark.parametrize(
+    ("name", "scope"), [("finish_step", "gpu"), ("finish_step_for_host", "sys"), ("finish_step_ahead", "sys")]
+)
 def test_done_is_a_release_after_the_fault(ptx, name, scope):
     text = ptx[name]
     assert text.count(f"st.release.{scope}") == 1

@@ -5,6 +5,7 @@ Only what launches and allocates is replaced; every argument reaches every kerne
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,9 @@ from blink_numba.engines import EngineLimits
 from blink_numba.engines.cuda import CudaEngine, buffers, check_config, engine, weights
 from blink_numba.engines.sampling import FAULT_INPUT
 from blink_numba.models import SHAPES, ModelConfig, ModelError, SyntheticModel
+from graphs._cuda import driver
+from graphs.grid import DECODE
+from graphs.step_io import DONE, TICKET, late_at, step_view
 from tests.cuda_lockstep import run_kernel
 from tests.cuda_reference import forward
 from tests.cuda_steps import Driver
@@ -42,6 +46,21 @@ def _host_array(shape, dtype) -> HostArray:
     return np.zeros(shape, dtype).view(HostArray)
 
 
+class _Stream:
+    """Everything enqueued has run at once."""
+
+    def __int__(self) -> int:
+        return 0
+
+    def synchronize(self) -> None:
+        return None
+
+
+def _copy(to: int, source: int, size: int, _stream) -> tuple:
+    ctypes.memmove(to, source, size)
+    return (driver.CUresult.CUDA_SUCCESS,)
+
+
 def _config(**changes) -> ModelConfig:
     shape = {
         "architecture": "llama", "vocab_size": 104, "hidden_size": 32, "intermediate_size": 48,
@@ -58,6 +77,7 @@ def on_host():
         device_array=_host_array,
         to_device=lambda values: np.array(values).view(HostArray),
         synchronize=lambda: None,
+        pinned_array=_host_array,
         get_current_device=lambda: SimpleNamespace(MULTIPROCESSOR_COUNT=2),
     )
 
@@ -69,14 +89,17 @@ def on_host():
         for module in (buffers, weights, engine):
             patch.setattr(module, "cuda", stand_in)
         patch.setattr(buffers, "device_zeros", _host_array)
-        patch.setattr(engine, "new_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+        patch.setattr(engine, "new_stream", _Stream)
         patch.setattr(CUDADispatcher, "__getitem__", configured)
+        patch.setattr(buffers, "driver", SimpleNamespace(cuMemcpyHtoDAsync=_copy, cuMemcpyDtoHAsync=_copy))
+        patch.setattr(buffers, "_pointer", lambda array: array.ctypes.data)
+        patch.setattr(buffers, "_device_view", lambda array: array)
         yield
 
 
-def _driver(model) -> Driver:
-    made = CudaEngine(model, LIMITS, batch_invariant=True)
-    driver = Driver(made, lambda kind, shape: made.enqueue(kind, shape, None))
+def _driver(model, **options) -> Driver:
+    made = CudaEngine(model, LIMITS, batch_invariant=True, **options)
+    driver = Driver(made, lambda kind, shape: made.enqueue(kind, shape, _Stream()))
     for seat in range(LIMITS.seats):
         driver.seat(seat)
     return driver
@@ -168,3 +191,24 @@ def test_shipped_shapes_are_served(name):
 def test_other_shapes_are_refused(changes, said):
     with pytest.raises(ModelError, match=said):
         check_config(_config(**changes))
+
+
+def test_steps_launched_ahead_have_their_inputs_from_the_step_before(llama):
+    """The host writes nothing between them; what it looks at late is there."""
+    plain, ahead = llama.driver, _driver(llama.model, host_io=True, ahead=True)
+    assert not step_view(ahead.engine.host_io).control.any(), "numbers begin anew"
+    for each in (plain, ahead):
+        each.prefill([(1, PROMPT[:5], 0, True)])
+    token, expected = plain.token(1), []
+    for position in (5, 6):
+        plain.decode([(1, plain.token(1), position)])
+        expected.append(plain.token(1))
+    engine, io = ahead.engine, step_view(ahead.engine.host_io)
+    assert ahead.token(1) == token
+    io.decode_rows[0], io.seat_token[1], io.seat_position[1] = 1, token, 5
+    io.control[TICKET] = 2
+    for _ in expected:
+        engine.enqueue(DECODE, 1, _Stream())
+    assert [int(io.late_token[late_at(ticket, LIMITS.seats, 1)]) for ticket in (2, 3)] == expected
+    assert (io.control[DONE], io.control[TICKET]) == (3, 4)
+    assert (io.seat_token[1], io.seat_position[1]) == (expected[-1], 7)

@@ -9,8 +9,9 @@ from blink_numba.verify.threads import TRANSITIONS, hammer
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_history_keeps_the_invariants():
-    report = hammer(TRANSITIONS)
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_history_keeps_the_invariants(pipelined):
+    report = hammer(TRANSITIONS, pipelined=pipelined)
     print(report.summary())
     assert report.ok, report.summary()
     assert report.transitions >= TRANSITIONS

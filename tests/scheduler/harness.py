@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphs.grid import DECODE, EXECS, make_table, shapes, table_view
-from graphs.launcher import launcher_view, make_launcher, open_window, peek, retire
+from graphs.launcher import launcher_view, make_launcher, open_window, peek, pipelined_view, retire
 from graphs.step_io import (
     DONE,
     FAULT,
@@ -47,6 +47,7 @@ from scheduler.policies import SHIPPED, find
 # The step's own source, uncompiled: a test starts at once and can be stepped in a debugger.
 COPY = PythonCopy("scheduler_tests")
 _turn = COPY.module("scheduler.turn").turn
+_ahead = COPY.module("graphs.ahead")
 
 EOS = 2
 SMALL = EngineSpec(
@@ -88,11 +89,14 @@ class Bench:
         Sizes.
     policy : str
         Name of a shipped policy.
+    pipelined : bool
+        Whether decode steps are launched ahead.
     """
 
     def __init__(
-        self, spec: EngineSpec = SMALL, *, slots: int = 64, front_ends: int = 1, policy: str = "fcfs"
-    ) -> None:
+        self, spec: EngineSpec = SMALL, *, slots: int = 64, front_ends: int = 1, policy: str = "fcfs",
+        pipelined: bool = False,
+    ) -> None:  # fmt: skip
         self.spec = spec
         self.share = 512
         self.geometry = RingGeometry(
@@ -109,7 +113,10 @@ class Bench:
         format_step(io_words, spec)
         self.io = step_view(io_words)
         self.table = table_view(make_table(spec))
-        self.launcher = launcher_view(make_launcher(EXECS * len(shapes(spec))))
+        self.pipelined = pipelined
+        self.launcher = (pipelined_view if pipelined else launcher_view)(
+            make_launcher(EXECS * len(shapes(spec)))
+        )
         self._policy = COPY.module(f"scheduler.policies.{SHIPPED[policy]}").POLICY.functions
         self.now = 1_000
         self.taken = 0
@@ -179,17 +186,30 @@ class Bench:
             return False
         self.taken += 1
         graph = executable // EXECS
-        if self.table.kind[graph] == DECODE:
+        decodes = self.table.kind[graph] == DECODE
+        if decodes:
             for seat in self.io.decode_rows[: self.table.shape[graph]]:
                 if seat >= 0:
                     self._feed(seat, int(self.io.seat_token[seat]), int(self.io.seat_position[seat]))
                     self._sample(seat)
         else:
             self._prefill(int(self.table.shape[graph]))
-        self.io.control[FAULT] = self.fault
-        self.io.control[DONE] = self.io.control[TICKET]
+        if decodes and self.pipelined:
+            self._hand_on(int(self.table.shape[graph]))
+        else:
+            self.io.control[FAULT] = self.fault
+            self.io.control[DONE] = self.io.control[TICKET]
         retire(self.launcher, executable)
         return True
+
+    def _hand_on(self, batch: int) -> None:
+        io, ticket = self.io, int(self.io.control[TICKET])
+        _ahead.hand_on(
+            ticket, io.decode_rows, batch, io.seat_position, io.out_token, io.seat_token, io.seat_position,
+            io.late_token, 0, 1,
+        )  # fmt: skip
+        io.out_token[:] = -7  # nobody may count on these
+        _ahead.release_ahead(io.control, ticket, self.fault)
 
     def _prefill(self, shape: int) -> None:
         for run, seat in enumerate(self.io.run_seat):
@@ -210,6 +230,11 @@ class Bench:
         row = self.io.block_table[seat * self.spec.blocks_per_seat :]
         blocks = row[: position // self.spec.block_size + 1]
         assert len(set(blocks.tolist())) == len(blocks), "one block twice in a table"
+        free = self.state.free_blocks[: int(self.state.core[sc.K_BLOCKS_FREE])]
+        assert row[position // self.spec.block_size] not in free, "written to a free block"
+        slot = int(self.state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT])
+        assert slot != sc.NO_SLOT, "a step writes for a seat that nobody has"
+        assert ctl_state(int(self.ring.ctl[2 * slot])) != State.DECODE_COMPLETED, "its slot was given back"
         self.cache[seat].append(token)
 
     def _sample(self, seat: int) -> None:

@@ -32,6 +32,8 @@ class StepBuffer:
     on_host : bool
         The scheduler runs on the CPU: it reads and writes `host`, pinned; each step begins by
         copying that to the device and ends by copying the sampled tokens back.
+    ahead : bool
+        That scheduler launches decode steps ahead (`graphs.ahead`): `enqueue_finish_ahead` ends them.
 
     Attributes
     ----------
@@ -39,7 +41,10 @@ class StepBuffer:
     host : int64[n] ndarray or None
     """
 
-    def __init__(self, spec: EngineSpec, *, on_host: bool) -> None:
+    def __init__(self, spec: EngineSpec, *, on_host: bool, ahead: bool = False) -> None:
+        if ahead and not on_host:
+            raise ValueError("only a scheduler on the host launches steps ahead")
+        self.ahead = ahead
         formatted = np.zeros(step_words(spec), np.int64)
         format_step(formatted, spec)
         self.words = cuda.to_device(formatted)
@@ -56,13 +61,26 @@ class StepBuffer:
             setattr(self, name, self._section(self.words, name))
         self.step_control = self._section(self.words, "control")  # a step's own: its TICKET
         self.control = self._section(launcher_words, "control")
+        self._launcher_words = launcher_words
 
     def __getattr__(self, name: str) -> Any:  # sections, set in the constructor
         raise AttributeError(f"the step buffer has no section {name}")
 
     def _section(self, words: Any, name: str) -> Any:
+        return words[slice(*self._bounds(name))]
+
+    def in_host_memory(self, name: str) -> Any:
+        """A section where the scheduler has it, for kernels that write there."""
+        return self._section(self._launcher_words, name)
+
+    def forget_steps(self) -> None:
+        """Number steps from the beginning; after those that loaded the code, with none running."""
+        if self.host is not None:
+            self.host[slice(*self._bounds("control"))] = 0
+
+    def _bounds(self, name: str) -> tuple[int, int]:
         start, count = self._extent[name]
-        return words[start : start + count]
+        return start, start + count
 
     def enqueue_inputs(self, stream: Any) -> None:
         """Bring the host's inputs to the device, if the scheduler is there."""
@@ -74,13 +92,12 @@ class StepBuffer:
             check(outcome, "copying a step's inputs to the device")
 
     def enqueue_outputs(self, stream: Any) -> None:
-        """Bring the sampled tokens and what follows them to the host, if the scheduler is there."""
+        """Bring the sampled tokens and their log-probabilities to the host, if the scheduler is there."""
         if self.host is not None:
-            start = 8 * self._extent["out_token"][0]
+            start, end = 8 * self._bounds("out_token")[0], 8 * self._bounds("out_logprobs")[1]
             outcome = driver.cuMemcpyDtoHAsync(
-                self.host.ctypes.data + start, _pointer(self.words) + start, self.host.nbytes - start,
-                int(stream),
-            )  # fmt: skip
+                self.host.ctypes.data + start, _pointer(self.words) + start, end - start, int(stream)
+            )
             check(outcome, "copying a step's tokens to the host")
 
 

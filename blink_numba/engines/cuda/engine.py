@@ -12,6 +12,7 @@ import numpy as np
 
 from blink_numba.engines.cuda import attention, layers, sample
 from blink_numba.engines.cuda._cuda import cuda
+from blink_numba.engines.cuda.ahead import enqueue_finish_ahead
 from blink_numba.engines.cuda.blas import CublasLt
 from blink_numba.engines.cuda.buffers import Activations, KvCache, Rows, StepBuffer, rotary_tables
 from blink_numba.engines.cuda.gemm import ADD_FLOAT32, BF16, FLOAT32
@@ -38,6 +39,8 @@ class CudaEngine:
         history alone, bit for bit: not on batch, seat, packing or chunking. Slower.
     host_io : bool
         Made for a scheduler on the CPU: see `StepBuffer`.
+    ahead : bool
+        That scheduler launches decode steps ahead.
 
     Attributes
     ----------
@@ -53,8 +56,9 @@ class CudaEngine:
     """
 
     def __init__(
-        self, model: Model, limits: EngineLimits, *, batch_invariant: bool = False, host_io: bool = False
-    ) -> None:
+        self, model: Model, limits: EngineLimits, *, batch_invariant: bool = False, host_io: bool = False,
+        ahead: bool = False,
+    ) -> None:  # fmt: skip
         config = model.config
         check_config(config)
         self.config = config
@@ -62,7 +66,7 @@ class CudaEngine:
         self.batch_invariant = batch_invariant
         self.weights = load_weights(model)
         self.cache = KvCache(config, self.spec)
-        self._step = StepBuffer(self.spec, on_host=host_io)
+        self._step = StepBuffer(self.spec, on_host=host_io, ahead=ahead)
         self.io, self.host_io = self._step.words, self._step.host
         self.activations = Activations(config, self.spec)
         self._cosines, self._sines = rotary_tables(config, self.spec.max_model_len)
@@ -98,6 +102,7 @@ class CudaEngine:
         for kind, shape in shapes(self.spec):
             self.enqueue(kind, shape, stream)
         stream.synchronize()
+        self._step.forget_steps()
 
     def enqueue(self, kind: int, shape: int, stream: Any) -> None:
         """Enqueue a step: from the step buffer's inputs to its tokens and the release of DONE.
@@ -124,6 +129,9 @@ class CudaEngine:
         else:
             self._sample_runs(rows, stream)
         self._step.enqueue_outputs(stream)
+        if kind == DECODE and self._step.ahead:
+            enqueue_finish_ahead(self._step, shape, self.activations.fault, stream)
+            return
         finish = sample.finish_step if self.host_io is None else sample.finish_step_for_host
         finish[1, 32, stream](self._step.control, self.activations.fault)
 
