@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -89,7 +93,7 @@ def run_front_end(
     connector: VerbsConnector,
     on_ready: Callable[[int], None] = lambda port: None,
 ) -> int:
-    """Serve HTTP until SIGTERM; the exit status.
+    """Serve HTTP until SIGTERM or SIGINT, finishing what is in service; the exit status.
 
     Parameters
     ----------
@@ -108,13 +112,27 @@ def run_front_end(
     from blink_numba.frontend.app import run
     from blink_numba.vocabularies import load_tokenizer
 
+    with _sigterm_exits():
+        try:
+            model = connector.model()
+        except TransportLost:
+            if not settings.model:
+                raise
+        else:
+            model = settings.model or model
+            settings = replace(settings, model=model, served_names=settings.served_names or (model,))
+        tokenizer = load_tokenizer(settings.model)
+        return run(settings, tokenizer, frozenset(tokenizer.eos_ids), connector, on_ready)
+
+
+@contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """SIGTERM ends the process with status 0: before the server takes signals, and when it gives them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        model = connector.model()
-    except TransportLost:
-        if not settings.model:
-            raise
-    else:
-        model = settings.model or model
-        settings = replace(settings, model=model, served_names=settings.served_names or (model,))
-    tokenizer = load_tokenizer(settings.model)
-    return run(settings, tokenizer, frozenset(tokenizer.eos_ids), connector, on_ready)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -5,6 +5,8 @@ The queue pairs are `fake_verbs`; `tests/rdma/guest/serve_scenarios.py` does the
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -138,6 +140,22 @@ def test_an_engine_that_hides_its_model_is_a_clear_error(fabric):
                 run(VerbsConnector("127.0.0.1", host.port, key=KEY))
         finally:
             host.close()
+
+
+def test_sigterm_is_an_orderly_end(fabric):
+    world = World(fabric)
+    settings = FrontEndSettings("", (), "", port=0, access_log=False)
+    served = []
+
+    def on_ready(number: int) -> None:
+        served.append(number)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with world.engine, pytest.raises(SystemExit) as caught:
+        run_front_end(settings, world.connector(), on_ready)
+    world.host.close()
+    assert caught.value.code == 0
+    assert served
 
 
 def test_threads_end_with_the_front_end(fabric):
