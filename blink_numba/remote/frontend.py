@@ -127,7 +127,7 @@ def run_front_end(
 
 @contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """SIGTERM ends the process with status 0: before the server takes signals, and when it gives them back."""
+    """SIGTERM ends the process with status 0: before the server takes signals, and as it gives them back."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
