@@ -86,7 +86,7 @@ def njit(function: Any = None, *, cache: bool | None = None, **options: Any) -> 
     return decorate if function is None else decorate(function)
 
 
-def uncounted(function, *, cache: bool | None = None):
+def uncounted(function, *, cache: bool | None = None, **options: Any):
     """`njit` without reference counts, for functions that take views and answer numbers.
 
     Numba counts the references to every array of a view in every call, atomically: with views
@@ -99,8 +99,9 @@ def uncounted(function, *, cache: bool | None = None):
     took. Called from Python, it is compiled once more, with one.
     """
     inner = njit(
-        function, cache=cache, _nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )
+        function, cache=cache, _nrt=False, forceinline=True, no_cpython_wrapper=True,
+        no_cfunc_wrapper=True, **options,
+    )  # fmt: skip
     if hasattr(inner, "py_func"):  # not while Numba's JIT is disabled
         _answer_python(inner)
     return inner

@@ -11,7 +11,8 @@ function               answers                                        default
 
 All take ``(view, request)``, but for ``prefill_or_decode(view)``; `scheduler.view` has the
 questions they may ask. Keys are int64 on every target: floating point is fused differently
-on each, so scores would differ. Ties go by ticket, so decisions are equal everywhere.
+on each, so scores would differ. Ties go by ticket, so decisions are equal everywhere. A division by
+zero answers 0 in compiled code on every target; `blink_numba.lab.check` reports it.
 
 `may_admit` runs last, on one lane, and True seats the request: it is the only one that may
 write the policy's memory. A policy that *preempts* also has its `key` taken of seated
@@ -208,7 +209,10 @@ def policy(
         given = {"key": key_function, "may_admit": may_admit,
                  "prefill_or_decode": prefill_or_decode, "victim": victim}  # fmt: skip
         sources = {kind: body for kind, body in given.items() if body is not None}
-        default = key_function.__name__ if key_function is not None else "policy"
+        for kind, body in sources.items():
+            if not callable(body):
+                raise PolicyError(f"{kind} must be a function of (view, request), got {body!r}")
+        default = getattr(key_function, "__name__", "policy")
         title = name if name is not None else default
         if preempts and "victim" not in sources and key_function is not None:
             sources["victim"] = key_function
@@ -223,14 +227,24 @@ def policy(
     return make(function if function is not None else key)
 
 
-def _wrap(title: str, sources: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+def watchful(chosen: Policy) -> Policy:
+    """The same policy, compiled to raise at a division by zero and at an index beyond an array."""
+    sources = {kind: getattr(body, "py_func", body) for kind, body in chosen.sources.items()}
+    functions = _wrap(chosen.name, sources, error_model="python", boundscheck=True)
+    return dataclasses.replace(chosen, **functions)
+
+
+def _wrap(
+    title: str, sources: Mapping[str, Callable[..., Any]], **options: Any
+) -> dict[str, Callable[..., Any]]:
     """The functions as the scheduler calls them: of the state's words."""
     from scheduler.policy_check import check_source
 
     wrapped: dict[str, Callable[..., Any]] = {}
     for kind, body in sources.items():
         check_source(title, kind, body)
-        compiled = body if hasattr(body, "py_func") else uncounted(body, cache=False)
+        options = {"error_model": "numpy", **options}
+        compiled = body if hasattr(body, "py_func") else uncounted(body, cache=False, **options)
         wrapped[kind] = _of_words_alone(compiled) if kind in ONE_ARGUMENT else _of_words(compiled)
     return wrapped
 

@@ -12,11 +12,14 @@ import builtins
 import inspect
 import re
 import textwrap
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba.core import config, errors, types
 
+from scheduler import state as sc
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
 from scheduler.state import borrowed_view
 
@@ -50,15 +53,30 @@ _REASONS: dict[type[ast.AST], str] = {
 }
 
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_PLAIN_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+# Questions that take an index into so many words: a constant beyond them is a mistake.
+_INDEXED = {
+    "parameter": sc.PARAMETERS,
+    "recall": sc.MEMORY,
+    "remember": sc.MEMORY,
+    "tokens_of_tenant": sc.TENANTS,
+}
+
+
 def check_source(title: str, kind: str, function: Callable[..., Any]) -> None:
     """Raise `PolicyError` for what the function's source shows to be impossible in a kernel."""
     body = getattr(function, "py_func", function)
     wanted = 1 if kind in ONE_ARGUMENT else 2
     if not callable(body) or not hasattr(body, "__code__"):
         raise PolicyError(f"policy {title!r}: {kind} must be a function, got {function!r}")
-    if body.__code__.co_argcount != wanted or body.__code__.co_flags & (
-        inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-    ):
+    if inspect.ismethod(body):
+        raise PolicyError(
+            f"policy {title!r}: {kind} must be a function, not a method: a kernel has no objects"
+        )
+    code = body.__code__
+    if code.co_argcount != wanted or code.co_kwonlyargcount or code.co_flags & _NO_PLAIN_ARGUMENTS:
         names = "(view)" if wanted == 1 else "(view, request)"
         raise PolicyError(
             f"policy {title!r}, {kind}, {_place(body, body.__code__.co_firstlineno)}: "
@@ -69,7 +87,9 @@ def check_source(title: str, kind: str, function: Callable[..., Any]) -> None:
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError):
         return  # no source to look at (made by exec): compiling is the only check
-    definition = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+    definition = next((node for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)), None)
+    if isinstance(definition, ast.AsyncFunctionDef):
+        raise PolicyError(f"policy {title!r}: {kind} must not be async: {_REASONS[ast.Await]}")
     if definition is None:
         raise PolicyError(f"policy {title!r}: {kind} must be written with def, not as an expression")
     offset = body.__code__.co_firstlineno - 1
@@ -97,6 +117,12 @@ def _objection(node: ast.AST, kind: str, body: Callable[..., Any]) -> str | None
             return f"{node.value!r} is not a whole number: keys are int64 on every target, scale it"
         if isinstance(node.value, str | bytes):
             return "a kernel has no strings"
+        if isinstance(node.value, int) and node.value >= 1 << 63:
+            return f"{node.value} does not fit into the 63 bits of an int64 key"
+    if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value:
+        return "a loop without a bound can hold up a kernel for ever: use for … in range(most)"
+    if isinstance(node, ast.NamedExpr):
+        return "a kernel has no := : assign in a line of its own"
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
         return "/ gives a floating-point number, which targets round differently: use //"
     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
@@ -120,6 +146,10 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
     target = node.func
     if not isinstance(target, ast.Name):
         return None
+    if target.id in _INDEXED and len(node.args) > 1:
+        index, words = node.args[1], _INDEXED[target.id]
+        if isinstance(index, ast.Constant) and isinstance(index.value, int) and not 0 <= index.value < words:
+            return f"{target.id}() has the indices 0 … {words - 1}, not {index.value}"
     if target.id == "remember" and kind != "may_admit":
         return f"{kind} runs on many lanes at once: only may_admit may remember"
     value = body.__globals__.get(target.id, inspect.getclosurevars(body).nonlocals.get(target.id))
@@ -136,6 +166,12 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
     if not ours and not getattr(config, "DISABLE_JIT", False):
         return f"{target.id}() is a Python function: compile it with numba.njit"
     return None
+
+
+def place(function: Callable[..., Any]) -> str:
+    """Where a function was written."""
+    body = getattr(function, "py_func", function)
+    return _place(body, body.__code__.co_firstlineno)
 
 
 def _place(body: Callable[..., Any], line: int) -> str:
@@ -162,10 +198,42 @@ def check_answer(
     """Compile one function for the CPU; `PolicyError` where that fails or it answers no integer."""
     arguments = SIGNATURES[kind].args
     if arguments in getattr(function, "overloads", {}):
+        if source is not None:
+            _refuse_stale(title, kind, function, source)
         return
     if source is not None:
+        _frozen[function] = captured(source)
         _compile_as_written(title, kind, _inner(function), source)
     function.compile(arguments)  # type: ignore[attr-defined]
+
+
+# What each compiled function saw of the values around it: they are part of its machine code.
+_frozen: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def captured(function: Callable[..., Any]) -> dict[str, Any]:
+    """The values around a function that it uses, by their names; arrays are copied."""
+    found = inspect.getclosurevars(getattr(function, "py_func", function))
+    values = {**found.globals, **found.nonlocals}
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def _refuse_stale(title: str, kind: str, function: Callable[..., Any], source: Callable[..., Any]) -> None:
+    """`PolicyError` if a value that was compiled in has changed since."""
+    for name, before in _frozen.get(function, {}).items():
+        now = captured(source).get(name)
+        if now is before or (
+            isinstance(now, _VALUES) and type(now) is type(before) and np.array_equal(now, before)
+        ):
+            continue
+        told = f" ({before!r} then, {now!r} now)" if isinstance(before, int) else ""
+        raise PolicyError(
+            f"policy {title!r}, {kind}, {place(source)}: {name!r} has changed since it was compiled{told}: "
+            "define the policy again, or make it a parameter"
+        )
+
+
+_VALUES = (int, float, str, tuple, np.ndarray, np.generic)
 
 
 def _compile_as_written(title: str, kind: str, inner: Any, source: Callable[..., Any]) -> None:
@@ -176,14 +244,15 @@ def _compile_as_written(title: str, kind: str, inner: Any, source: Callable[...,
     arguments = (view,) if kind in ONE_ARGUMENT else (view, types.int64)
     try:
         inner.compile(arguments)
-    except errors.NumbaError as error:
+    except (errors.NumbaError, AttributeError) as error:  # the second: of a module that a policy names
         text = str(error)
         lines = [int(number) for number in _LINE_OF_ERROR.findall(text)]
         own = [number for number in lines if number >= body.__code__.co_firstlineno]
         where = _place(body, own[-1] if own else body.__code__.co_firstlineno)
         raise PolicyError(f"policy {title!r}, {kind}, {where}: {_reason_of(text)}") from error
     answer = inner.overloads[arguments].signature.return_type
-    if not isinstance(answer, types.Integer | types.Boolean):
+    signed = isinstance(answer, types.Integer) and getattr(answer, "signed", True)
+    if not signed and not isinstance(answer, types.Boolean):
         raise PolicyError(
             f"policy {title!r}, {kind}, {_place(body, body.__code__.co_firstlineno)}: "
             f"answers {answer}, and must answer a whole number: keys are int64 on every target"
@@ -196,9 +265,12 @@ def _reason_of(text: str) -> str:
         found = pattern.search(text)
         if found:
             return phrase.format(*found.groups())
-    return next((line.strip() for line in text.splitlines() if line.strip()), "does not compile")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(_NUMBA_FRAMES)]
+    return (said or lines or ["does not compile"])[0]
 
 
+_NUMBA_FRAMES = ("Failed in nopython mode pipeline", "File ", "During:", "- Resolution failure")
 _LINE_OF_ERROR = re.compile(r'", line (\d+)')
 _NUMBA_SAYS = [
     (re.compile(r"NameError: name '(\w+)' is not defined"), "{0!r} is not defined"),

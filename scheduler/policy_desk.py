@@ -29,6 +29,10 @@ LOAD_DEADLINE_S = 120.0
 PARK_DEADLINE_S = 120.0  # a step may take so long, and the scheduler parks between steps
 
 
+class PolicyRefused(PolicyError):
+    """The engine has no such policy, or cannot compile it; its log says why."""
+
+
 @njit
 def _read(words, index):
     return load_acquire(words, index)
@@ -52,6 +56,8 @@ def last_pause_ns(ring: RingView) -> int:
 def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
     """Have the running scheduler swap to another policy, and wait until it has.
 
+    One process at a time: several hold `ring.memory.RingMemory.exclusively` meanwhile.
+
     Parameters
     ----------
     name : str
@@ -71,7 +77,10 @@ def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
     """
     words = pack_name(name) if name.isascii() and 0 < len(name) <= 7 * sc.NAME_WORDS else None
     if words is None:
-        raise PolicyError(f"policy name {name!r} must be 1 to {7 * sc.NAME_WORDS} ASCII characters")
+        raise PolicyError(
+            f"policy name {name!r} must be 1 to {7 * sc.NAME_WORDS} ASCII characters: "
+            "name a file by a shorter path, such as one that begins in the engine's folder"
+        )
     command = ring.command
     number = int(command[at.C_POLICY]) + 1
     command[at.C_POLICY_NAME : at.C_POLICY_NAME + sc.NAME_WORDS] = words
@@ -81,7 +90,7 @@ def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
         if _read(ring.status, at.S_POLICY) >= number:
             return time.monotonic() - began
         if _read(command, at.C_REFUSED) >= number:
-            raise PolicyError(f"the engine has no policy {name!r}, or cannot compile it: its log says why")
+            raise PolicyRefused(f"the engine has no policy {name!r}, or cannot compile it: its log says why")
         time.sleep(LOOK_S)
     raise PolicyError(f"no answer within {deadline_s:g} s: is the engine of this ring running?")
 

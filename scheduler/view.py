@@ -141,23 +141,23 @@ def oldest_prefill_ns(view):
 
 @uncounted
 def parameter(view, index):
-    """Parameter `index` of the policy, in the order it declares them."""
-    return view.policy[sc.P_PARAMETERS + index]
+    """Parameter `index` (0 … PARAMETERS-1) of the policy, in the order it declares them."""
+    return view.policy[sc.P_PARAMETERS + index % sc.PARAMETERS]
 
 
 @uncounted
 def recall(view, index):
-    """Word `index` (0 … MEMORY-1) of the policy's memory; zero when it comes into force."""
-    return view.policy[sc.P_MEMORY + index]
+    """Word `index` of the policy's memory, folded to 0 … MEMORY-1; zero when it comes into force."""
+    return view.policy[sc.P_MEMORY + index % sc.MEMORY]
 
 
 @uncounted
 def remember(view, index, value):
     """Set a word of the policy's memory. In `may_admit` only: the rest runs on many lanes at once."""
-    view.policy[sc.P_MEMORY + index] = value
+    view.policy[sc.P_MEMORY + index % sc.MEMORY] = value
 
 
 @uncounted
 def tokens_of_tenant(view, who):
     """Tokens generated for a tenant since the policy came into force; it must ask for accounting."""
-    return view.policy[sc.P_ACCOUNTS + who]
+    return view.policy[sc.P_ACCOUNTS + who % sc.TENANTS]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink_numba.lab.step_times import Table, roofline
+from blink_numba.lab.workloads import lognormal, poisson
 from graphs.step_io import EngineSpec
-from scheduler.policy import FCFS, Policy, PolicyStarves
-from scheduler.policy_check import pointers
+from scheduler.policy import FCFS, Policy, PolicyError, PolicyStarves, watchful
+from scheduler.policy_check import place, pointers
 from scheduler.simulator import Outcome, Requests, simulate
 
 SECOND = 1_000_000_000
@@ -51,11 +52,12 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
     Raises
     ------
     PolicyError
-        It does not compile, or does what a kernel cannot.
+        It does not compile, does what a kernel cannot, divides by zero, or reads beside an array.
     PolicyStarves
         A request waited longer than `Policy.bound` allows.
     """
     pointers(policy)
+    _check_arithmetic(policy)
     table = table or roofline(parameters=8e9, kv_bytes_per_token=131_072, memory_gb_s=4300, tflops=600)
     spec, times = table.engine(seats=8, max_model_len=2048), table.times()
     worst, preemptions = (0.0, 0.0, 0.0), 0
@@ -68,6 +70,21 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
         if policy.bound is not None and wait > policy.bound * first_come:
             raise PolicyStarves(_complaint(policy, name, outcome, request, wait, first_come))
     return Checked(worst[1], worst[2], worst[0], policy.bound, preemptions)
+
+
+def _check_arithmetic(policy: Policy) -> None:
+    """Run it compiled to raise where a kernel goes on with a zero, or with what lies beside an array."""
+    table = roofline(parameters=1e9, kv_bytes_per_token=65_536, memory_gb_s=1000, tflops=100)
+    watched = watchful(policy)
+    requests = poisson(40.0, 400, lognormal(200, 60, longest=1024), tenants=4, priorities=3, deadline_s=1.0)
+    try:
+        simulate(requests, table.engine(seats=4, max_model_len=1024), table.times(), watched)
+    except (ZeroDivisionError, IndexError) as error:
+        places = ", ".join(f"{kind} ({place(body)})" for kind, body in policy.sources.items())
+        raise PolicyError(
+            f"policy {policy.name!r}: {error}, in {places}; a kernel does not notice: "
+            "look at the divisor, or fold the index into the array's length"
+        ) from error
 
 
 def adversaries(table: Table, spec: EngineSpec) -> list[tuple[str, Requests]]:

@@ -6,6 +6,7 @@ notebook cell need no pickling. With the ``ray`` extra the same tasks run on a c
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from blink_numba.lab.metrics import Metrics, Slo
@@ -23,7 +25,7 @@ from blink_numba.lab.step_times import Gap, Table
 from graphs.step_io import EngineSpec
 from ring.jit import source_digest
 from scheduler.policy import Policy
-from scheduler.policy_check import pointers
+from scheduler.policy_check import captured, pointers
 from scheduler.simulator import Requests, simulate
 
 Workload = Callable[[float, int], Requests]  # of load and seed
@@ -80,6 +82,7 @@ def sweep(
     def one(index: int) -> dict[str, Any]:
         return _simulate(points[index], workload, table, spec, gap, slo)
 
+    start = "\n" if _cut_off(results) else ""
     run = _on_ray if ray else _on_threads
     with _bar(len(points), progress) as advance:
         advance(len(points) - len(todo))
@@ -87,7 +90,8 @@ def sweep(
             known[keys[index]] = row
             if results is not None:
                 with Path(results).open("a") as file:
-                    file.write(json.dumps({"key": keys[index], **row}) + "\n")
+                    file.write(start + json.dumps({"key": keys[index], **row}) + "\n")
+                start = ""
             advance(1)
     return [known[key] for key in keys]
 
@@ -130,16 +134,23 @@ def _on_ray(one: Callable[[int], dict[str, Any]], todo: list[int]) -> Iterator[t
         yield pending.pop(ready[0]), ray.get(ready[0])
 
 
+def _cut_off(results: Path | str | None) -> bool:
+    """Whether the file ends in the middle of a line: a sweep was killed while it wrote."""
+    if results is None or not Path(results).is_file() or not Path(results).stat().st_size:
+        return False
+    return not Path(results).read_bytes().endswith(b"\n")
+
+
 def _known(results: Path | str | None) -> dict[str, dict[str, Any]]:
     if results is None or not Path(results).is_file():
         return {}
     rows = {}
-    for line in Path(results).read_text().splitlines():
+    for line in Path(results).read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
-            continue  # the last line of a sweep that was cut off
-        rows[row.pop("key")] = row
+            rows[row.pop("key")] = row
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # cut off where a sweep was killed, or not ours
     return rows
 
 
@@ -166,13 +177,29 @@ def _key(
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def _source(function: Callable[..., Any]) -> str:
-    body = getattr(function, "py_func", function)
+def _source(value: Any, seen: frozenset[int] = frozenset()) -> str:
+    """Names a function by its text and the values it uses; other things by what they show of themselves."""
+    body = getattr(value, "py_func", value)
+    if id(body) in seen:
+        return "itself"
+    if isinstance(body, np.ndarray):
+        return f"{body.dtype}{body.shape}{hashlib.sha256(body.tobytes()).hexdigest()}"
+    seen |= {id(body)}
+    if dataclasses.is_dataclass(body) and not isinstance(body, type):
+        fields = [getattr(body, field.name) for field in dataclasses.fields(body)]
+        return f"{type(body).__name__}{[_source(part, seen) for part in fields]}"
+    if not inspect.isfunction(body):  # of what may change at any time, such as a list, only the kind
+        return repr(body) if isinstance(body, _CONSTANTS) else type(body).__name__
     try:
-        return inspect.getsource(body)
+        text = inspect.getsource(body)
     except (OSError, TypeError):
-        code = getattr(body, "__code__", None)
-        return repr(body) if code is None else f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}"
+        code = body.__code__
+        text = f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}"
+    uses = [f"{name}={_source(part, seen)}" for name, part in captured(body).items()]
+    return text + "".join(sorted(uses))
+
+
+_CONSTANTS = (int, float, complex, str, bytes, tuple, np.generic, type(None))
 
 
 class _bar:

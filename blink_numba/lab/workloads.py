@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -65,6 +66,12 @@ def fit_lognormal(mean: float, sigma: float, low: float, high: float) -> float:
     return (bottom + top) / 2
 
 
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value} must be positive and finite")
+
+
 def lognormal(
     prompt_mean: float,
     output_mean: float,
@@ -74,6 +81,7 @@ def lognormal(
     longest: int = 4096,
 ) -> Lengths:
     """Lognormal lengths with the given means after clipping prompt and answer to half of `longest`."""
+    _check_positive(prompt_sigma=prompt_sigma, output_sigma=output_sigma)
     high = longest // 2
     mu_in = fit_lognormal(prompt_mean, prompt_sigma, 1, high)
     mu_out = fit_lognormal(output_mean, output_sigma, 1, high)
@@ -138,8 +146,7 @@ def gamma(
     deadline_s : float
         Mean of exponential deadlines after arrival; 0: none.
     """
-    if rate <= 0 or count < 1 or variation <= 0:
-        raise ValueError(f"rate={rate}, count={count}, variation={variation} must be positive")
+    _check_positive(rate=rate, count=count, variation=variation)
     rng = np.random.default_rng(seed)
     shape = 1.0 / variation**2
     gaps = rng.gamma(shape, 1.0 / (rate * shape), count)
@@ -159,6 +166,8 @@ def closed_loop(
     """`users` users who each send their next request `think_s` seconds (exponential) after an answer."""
     if users < 1 or count < users:
         raise ValueError(f"users={users} must be at least 1 and at most count={count}")
+    if not 0 <= think_s < math.inf:
+        raise ValueError(f"think_s={think_s} must be a duration in seconds")
     rng = np.random.default_rng(seed)
     thinking = rng.exponential(think_s, count) * SECOND if think_s > 0 else np.zeros(count)
     return _requests(rng, thinking, lengths, tenants, priorities, 0.0, users=users)
@@ -173,6 +182,9 @@ def _requests(
     deadline_s: float,
     users: int,
 ) -> Requests:
+    if not 0 <= deadline_s < math.inf:
+        raise ValueError(f"deadline_s={deadline_s} must be a duration in seconds")
+    _check_positive(tenants=tenants, priorities=priorities)
     count = arrive.shape[0]
     prompt, output = (lengths or sharegpt()).draw(rng, count)
     deadline = np.rint(rng.exponential(deadline_s, count) * SECOND) + 1 if deadline_s > 0 else 0
@@ -206,43 +218,69 @@ def load_trace(path: Path | str, *, longest: int | None = None, speed: float = 1
         The file is neither, or empty; the message names the line.
     """
     path = Path(path)
-    with path.open(newline="") as file:
-        rows = _mooncake(file) if path.suffix in (".jsonl", ".json") else _azure(file)
+    _check_positive(speed=speed)
+    if longest is not None and longest < 2:
+        raise ValueError(f"longest={longest} must leave a token for prompt and answer each")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = _mooncake(file) if path.suffix in (".jsonl", ".json") else _azure(file)
+    except OSError as error:
+        raise ValueError(f"the trace {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the trace {path} is not text: {error}") from None
     if not rows:
         raise ValueError(f"{path} has no requests")
     rows.sort()
     times, prompt, output = (np.array(column) for column in zip(*rows))
-    prompt, output = np.maximum(prompt, 1).astype(np.int64), np.maximum(output, 1).astype(np.int64)
+    prompt, output = np.maximum(prompt, 1), np.maximum(output, 1)
     if longest is not None:
         output = np.minimum(output, longest - 1)
         prompt = np.minimum(prompt, longest - output)
     return Requests.of(np.rint((times - times[0]) * SECOND / speed), prompt, output)
 
 
-def _mooncake(file) -> list[tuple[float, int, int]]:
+MOST_TOKENS = 1 << 31
+
+
+def _row(seconds: float, prompt: Any, output: Any) -> tuple[float, int, int]:
+    """A request; `ValueError` for what is none."""
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} is no time")
+    lengths = []
+    for value in (prompt, output):
+        if isinstance(value, bool) or not 0 <= int(value) < MOST_TOKENS:
+            raise ValueError(f"{value!r} is no number of tokens")
+        lengths.append(int(value))
+    return seconds, lengths[0], lengths[1]
+
+
+def _mooncake(file: TextIO) -> list[tuple[float, int, int]]:
     rows = []
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         try:
             item = json.loads(line)
-            rows.append((item["timestamp"] / 1e3, int(item["input_length"]), int(item["output_length"])))
-        except (ValueError, KeyError, TypeError) as error:
+            rows.append(_row(item["timestamp"] / 1e3, item["input_length"], item["output_length"]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"{file.name}:{number} is not a line of a Mooncake trace: {error!r}") from error
     return rows
 
 
-def _azure(file) -> list[tuple[float, int, int]]:
+def _azure(file: TextIO) -> list[tuple[float, int, int]]:
     rows = []
     reader = csv.DictReader(file)
     wanted = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
     if not wanted <= set(reader.fieldnames or ()):
         raise ValueError(f"{file.name} is not an Azure LLM trace: it has no columns {sorted(wanted)}")
-    for number, row in enumerate(reader, 2):
+    for row in reader:
         try:
             stamp = row["TIMESTAMP"][:26]  # seven decimals are written, six can be read
-            when = datetime.datetime.fromisoformat(stamp).timestamp()
-            rows.append((when, int(row["ContextTokens"]), int(row["GeneratedTokens"])))
-        except ValueError as error:
-            raise ValueError(f"{file.name}:{number} is not a line of an Azure LLM trace: {error}") from error
+            moment = datetime.datetime.fromisoformat(stamp).replace(tzinfo=datetime.UTC)
+            when = moment.timestamp()
+            rows.append(_row(when, row["ContextTokens"], row["GeneratedTokens"]))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{file.name}:{reader.line_num} is not a line of an Azure LLM trace: {error}"
+            ) from error
     return rows

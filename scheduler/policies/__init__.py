@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import traceback
 from pathlib import Path
 
 from scheduler.policy import Policy, PolicyError
@@ -48,6 +49,10 @@ def find(name: str) -> Policy:
             "your own is named as module:attribute or file.py:attribute"
         )
     where, attribute = name.rsplit(":", 1)
+    if not where or not attribute:
+        raise PolicyError(
+            f"a policy of your own is named module:attribute or file.py:attribute, not {name!r}"
+        )
     found = getattr(_load(where), attribute, None)
     if not isinstance(found, Policy):
         raise PolicyError(f"{where} has no policy named {attribute!r}: make one with scheduler.policy.policy")
@@ -55,17 +60,30 @@ def find(name: str) -> Policy:
 
 
 def _load(where: str):
-    if not where.endswith(".py"):
-        try:
-            return importlib.import_module(where)
-        except ImportError as error:
-            raise PolicyError(f"policy module {where!r} cannot be imported: {error}") from error
-    path = Path(where)
-    if not path.is_file():
-        raise PolicyError(f"policy file {where!r} does not exist")
+    kind = "file" if where.endswith(".py") else "module"
+    if kind == "file" and not Path(where).is_file():
+        raise PolicyError(f"policy file {where!r} does not exist (looked for in {Path.cwd()})")
+    try:
+        return _execute(Path(where)) if kind == "file" else importlib.import_module(where)
+    except PolicyError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a policy's file does, its reader goes on
+        raise PolicyError(f"policy {kind} {where!r} cannot be loaded: {_told(error)}") from error
+
+
+def _execute(path: Path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise PolicyError(f"policy file {where!r} cannot be loaded")
+        raise PolicyError(f"policy file {str(path)!r} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _told(error: BaseException) -> str:
+    """An error in a line, with the line of the file that raised it."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"line {frames[-1].lineno}: " if frames and not frames[-1].filename.startswith("<frozen") else ""
+    return f"{place}{type(error).__name__}: {error}"

@@ -69,7 +69,12 @@ class Requests:
         users: int = 0,
     ) -> Requests:
         """From anything that numpy broadcasts to ``n`` whole numbers."""
-        arrive = np.array(arrive, np.int64, order="C")
+        moments = np.asarray(arrive)
+        if moments.size and not (
+            np.isfinite(moments).all() and 0 <= moments.min() <= moments.max() < 1 << 62
+        ):
+            raise ValueError("arrive must be nanoseconds from 0 on, below 2**62")
+        arrive = np.array(moments, np.int64, order="C")
         if arrive.ndim != 1 or arrive.shape[0] == 0:
             raise ValueError(f"arrive must be a row of times, got shape {arrive.shape}")
         columns = [
@@ -182,6 +187,13 @@ def simulate(
     SimulationError
         A request does not fit the engine, the policy admits nobody for ever, or too many steps.
     """
+    for name, given, kind in (
+        ("policy", policy, Policy),
+        ("times", times, StepTimes),
+        ("spec", spec, EngineSpec),
+    ):
+        if not isinstance(given, kind):
+            raise SimulationError(f"{name} must be a {kind.__name__}, got {type(given).__name__}")
     _check_fit(requests, spec)
     loop, functions = compiled(), pointers(policy)
     longest = int((requests.prompt + requests.output).max())
@@ -214,7 +226,7 @@ def _check_fit(requests: Requests, spec: EngineSpec) -> None:
         request = int(longest.argmax())
         raise SimulationError(
             f"request {request} has {longest[request]} tokens, the engine's max_model_len is "
-            f"{spec.max_model_len}: clip the lengths (Workload.clip) or simulate a longer context"
+            f"{spec.max_model_len}: clip the lengths (their `longest`) or simulate a longer context"
         )
 
 

@@ -12,7 +12,7 @@ from blink_numba.lab import plots
 from blink_numba.lab.workloads import fit_lognormal
 from scheduler.policies import find, shipped
 from scheduler.simulator import Requests
-from scheduler.view import arrived_ns, max_tokens, priority
+from scheduler.view import arrived_ns, max_tokens, parameter, priority
 
 TABLE = lab.table("h200-llama3-8b")
 SPEC = TABLE.engine(seats=8, max_model_len=2048)
@@ -59,6 +59,57 @@ def test_what_is_no_trace_is_told_with_its_line(tmp_path) -> None:
     other.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="not an Azure LLM trace"):
         lab.load_trace(other)
+
+
+MOONCAKE = '{"timestamp": 1, "input_length": 3, "output_length": 4}\n'
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+
+
+@pytest.mark.parametrize(("name", "line"), [
+    ("x.jsonl", '{"timestamp": NaN, "input_length": 3, "output_length": 4}'),
+    ("x.jsonl", '{"timestamp": 1e400, "input_length": 3, "output_length": 4}'),
+    ("x.jsonl", '{"timestamp": 2, "input_length": -3, "output_length": 4}'),
+    ("x.jsonl", '{"timestamp": 2, "input_length": 1e30, "output_length": 4}'),
+    ("x.jsonl", '{"timestamp": 2, "input_length": 3, "output_length": true}'),
+    ("x.jsonl", "[1, 2]"),
+    ("x.jsonl", '{"timestamp": 2, "inp'),
+    ("x.csv", "2023-11-16 18:15:50.9951690,396"),
+    ("x.csv", "2023-11-16 18:15:50.9951690,x,1"),
+    ("x.csv", "yesterday,1,1"),
+    ("x.csv", "2023-11-16 18:15:50.9951690,-1,1"),
+    ("x.csv", "2023-11-16 18:15:50.9951690,99999999999999999999999,1"),
+])  # fmt: skip
+def test_a_malformed_line_of_a_trace_is_named(tmp_path, name: str, line: str) -> None:
+    file = tmp_path / name
+    good = MOONCAKE if name == "x.jsonl" else AZURE
+    file.write_text("\ufeff" + good)
+    assert len(lab.load_trace(file)) == 1, "a byte order mark is no error"
+    file.write_text(good + line + "\n")
+    with pytest.raises(ValueError, match=rf"{name}:{good.count(chr(10)) + 1} is not a line"):
+        lab.load_trace(file)
+
+
+@pytest.mark.parametrize("options", [{"speed": 0}, {"speed": -1.0}, {"speed": float("nan")}, {"longest": 1}])
+def test_a_trace_is_not_scaled_by_nonsense(tmp_path, options) -> None:
+    (tmp_path / "x.csv").write_text(AZURE)
+    with pytest.raises(ValueError, match=f"{next(iter(options))}="):
+        lab.load_trace(tmp_path / "x.csv", **options)
+    with pytest.raises(ValueError, match=r"nothing.csv cannot be read"):
+        lab.load_trace(tmp_path / "nothing.csv")
+    (tmp_path / "y.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="is not text"):
+        lab.load_trace(tmp_path / "y.csv")
+
+
+@pytest.mark.parametrize("make", [
+    lambda x: lab.poisson(x, 5), lambda x: lab.gamma(1.0, 5, x), lambda x: lab.poisson(1.0, 5, deadline_s=x),
+    lambda x: lab.closed_loop(1, 5, think_s=x), lambda x: lab.lognormal(5, 5, prompt_sigma=x),
+    lambda x: lab.Requests.of([x], 1, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("value", [float("nan"), -1.0, float("inf")])
+def test_a_workload_is_not_made_of_nonsense(make, value) -> None:
+    with pytest.raises(ValueError, match=r"must|cannot"):
+        make(value)
 
 
 def test_metrics_of_a_hand_made_case() -> None:
@@ -119,6 +170,61 @@ def test_sweep_resumes_where_it_stopped(tmp_path) -> None:
     assert len(calls) == 9, "other parameters are another simulation"
     assert more[0]["policy"] == "sjf"
     assert json.dumps(first), "rows are plain"
+
+
+def test_a_sweep_notices_what_its_functions_use(tmp_path) -> None:
+    calls = []
+    options = {"table": TABLE, "spec": SPEC, "results": tmp_path / "rows.jsonl", "progress": False}
+
+    def run(count: int, weight: int) -> dict:
+        def workload(load: float, seed: int) -> Requests:
+            calls.append(load)
+            return lab.poisson(load, count, SHORT, seed=seed)
+
+        def weighed(view, request):
+            return weight * max_tokens(view, request)
+
+        return lab.sweep([lab.policy(weighed)], [22.0], workload, **options)[0]
+
+    first = run(200, 1)
+    assert run(200, 1) == first
+    assert len(calls) == 1
+    assert run(200, -1) != first, "the policy's weight is another one"
+    assert run(201, 1) != first, "the workload has a request more"
+    assert len(calls) == 3
+
+
+def test_a_sweep_reads_past_what_is_no_row(tmp_path) -> None:
+    file, calls = tmp_path / "rows.jsonl", []
+
+    def workload(load: float, seed: int) -> Requests:
+        calls.append(load)
+        return lab.poisson(load, 50, SHORT, seed=seed)
+
+    file.write_bytes(b'[1, 2]\n{"no": "key"}\n\xff\xfe\nnull\n{"key": "cut o')
+    options = {"table": TABLE, "spec": SPEC, "results": file, "progress": False}
+    rows = lab.sweep([lab.FCFS], [2.0, 4.0], workload, **options)
+    assert lab.sweep([lab.FCFS], [2.0, 4.0], workload, **options) == rows
+    assert len(calls) == 2
+
+
+def _divides_by_nothing(view, request):
+    return arrived_ns(view, request) + 7 // parameter(view, 0)
+
+
+BESIDE = np.arange(2)
+
+
+def _reads_beside(view, request):
+    return arrived_ns(view, request) + BESIDE[priority(view, request)]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [(_divides_by_nothing, "division by zero"), (_reads_beside, "out of bounds")]
+)
+def test_arithmetic_that_a_kernel_does_not_notice_is_found_by_the_check(key, said) -> None:
+    with pytest.raises(lab.PolicyError, match=f"{said}.*{key.__code__.co_firstlineno}"):
+        lab.check(lab.policy(key, parameters={"divisor": 0}))
 
 
 @pytest.mark.parametrize("policy", shipped(), ids=lambda policy: policy.name)

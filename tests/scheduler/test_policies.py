@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
+import numpy as np
 import pytest
 
 from ring.recorder import Event
@@ -12,7 +14,7 @@ from scheduler.build import combine, set_up
 from scheduler.policies import SHIPPED, find, shipped
 from scheduler.policy import FCFS, PolicyError, pack_name, policy, preset_name, unpack_name
 from scheduler.policy_check import pointers
-from scheduler.view import max_tokens, remember, ticket
+from scheduler.view import max_tokens, recall, remember, ticket
 from tests.scheduler.harness import COPY, Bench
 
 
@@ -234,9 +236,45 @@ def _one_argument(view):
     return 0
 
 
+def _takes_a_keyword(view, request, *, weight=1):
+    return weight
+
+
+def _loops_for_ever(view, request):
+    while True:
+        if max_tokens(view, request) < 0:
+            return 1
+
+
+def _recalls_too_far(view, request):
+    return recall(view, 127) + recall(view, 128)
+
+
+def _is_huge(view, request):
+    return 10**30
+
+
+def _has_bit_63(view, request):
+    return 9223372036854775808
+
+
+async def _is_async(view, request):
+    return 1
+
+
+def _asks_a_module_for_what_it_lacks(view, request):
+    return sc.NOSUCH  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("function", "line", "reason"),
     [
+        (_takes_a_keyword, 0, r"takes \(view, request, \*, weight=1\)"),
+        (_loops_for_ever, 1, "a loop without a bound"),
+        (_recalls_too_far, 1, r"recall\(\) has the indices 0 … 127, not 128"),
+        (_is_huge, 1, "too large"),
+        (_has_bit_63, 1, "does not fit"),
+        (_asks_a_module_for_what_it_lacks, 0, "NOSUCH"),
         (_divides, 2, "use //"),
         (_answers_a_float, 0, "answers float64"),
         (_has_a_fraction, 1, "1.5 is not a whole number"),
@@ -258,6 +296,59 @@ def test_what_a_kernel_cannot_do_is_told_with_its_line(function, line: int, reas
     where = f"{__file__}:{function.__code__.co_firstlineno + line}"
     assert where in str(caught.value), "the message names the line"
     assert function.__name__ in str(caught.value)
+
+
+class _Holder:
+    def method(self, view, request):
+        return 1
+
+    def __call__(self, view, request):
+        return 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [_Holder().method, _Holder(), _Holder, functools.partial(_first), len, 3, _is_async]
+)
+def test_what_is_no_plain_function_is_no_policy(wrong) -> None:
+    with pytest.raises(PolicyError, match=r"must (be a function|not be async)"):
+        policy(wrong)
+
+
+WEIGHT = 3
+
+
+def _weighs(view, request):
+    return WEIGHT * max_tokens(view, request)
+
+
+def test_a_value_that_changed_since_it_was_compiled_is_told(monkeypatch) -> None:
+    weighs = policy(_weighs)
+    pointers(weighs)
+    pointers(weighs)
+    monkeypatch.setitem(globals(), "WEIGHT", 5)
+    with pytest.raises(PolicyError, match=r"'WEIGHT' has changed since it was compiled \(3 then, 5 now\)"):
+        pointers(weighs)
+    pointers(policy(_weighs))
+
+
+def test_an_index_beyond_a_policys_words_is_folded_into_them() -> None:
+    view, state = COPY.module("scheduler.view"), Bench().state
+    before = state.policy.copy()
+    view.remember(state, 1_000_003, 7)
+    assert np.flatnonzero(state.policy != before).tolist() == [sc.P_MEMORY + 1_000_003 % sc.MEMORY]
+    assert view.recall(state, 1_000_003) == view.recall(state, 1_000_003 - sc.MEMORY) == 7
+    assert view.parameter(state, -1) == view.parameter(state, sc.PARAMETERS - 1)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("import nothing_there\n", "line 1: ModuleNotFoundError"), ("def x(:\n", "line 1: invalid syntax"),
+    ("import sys\nsys.exit(3)\n", "line 2: SystemExit"), ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError"),
+])  # fmt: skip
+def test_a_policy_file_that_fails_is_told_in_a_line(tmp_path, text: str, said: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(PolicyError, match=f"cannot be loaded: {said}"):
+        find(f"{file}:POLICY")
 
 
 def test_parameters_must_be_whole_numbers_that_fit() -> None:
