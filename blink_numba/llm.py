@@ -164,7 +164,8 @@ class LLM:
                 local = LocalEngine(config, on_progress, backend=prepared)
                 self._link = EngineLink(ShmConnector(config.ring_name), queue_timeout_s=float("inf"))
                 # Engine and link end with this object, or with the interpreter, whatever comes first.
-                self._finalizer = weakref.finalize(self, _end, local, self._link)
+                self._process = os.getpid()
+                self._finalizer = weakref.finalize(self, _end, local, self._link, self._process)
                 atexit.register(self._finalizer)
                 undo.callback(self.close)
             self._link.start()
@@ -301,6 +302,10 @@ class LLM:
 
     def _submit(self, prompts: list[tuple[str | None, np.ndarray]], params: list[SamplingParams],
                 tell: Callable[[tuple], object]) -> list[_Pending]:  # fmt: skip
+        if os.getpid() != self._process:
+            raise GenerationError(
+                f"this LLM's engine runs in process {self._process}, which was forked: make another LLM here"
+            )
         now = time.monotonic()
         pending, pairs = [], []
         for (text, ids), one in zip(prompts, params, strict=True):
@@ -362,7 +367,9 @@ class LLM:
         self.close()
 
 
-def _end(local: Any, link: EngineLink) -> None:
+def _end(local: Any, link: EngineLink, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child ends: engine and ring are its parent's
     with held_back():
         link.stop(5.0)
         local.stop(5.0, drain=False)
@@ -374,12 +381,20 @@ def _is_one(prompts: Any) -> bool:
         return True
     if isinstance(prompts, np.ndarray):
         return prompts.ndim == 1
+    if not isinstance(prompts, Sequence):
+        raise ParameterError(
+            "prompts", f"must be a text, token ids, or a sequence of either; got {prompts!r}"
+        )
     return len(prompts) > 0 and isinstance(prompts[0], int | np.integer)
 
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise ParameterError(
+            "sampling_params", f"must be SamplingParams, or one for each prompt; got {params!r}"
+        )
     if len(params) != count:
         raise ParameterError("sampling_params", f"{len(params)} sampling parameters for {count} prompts")
     return list(params)

@@ -33,6 +33,7 @@ ATTACH_INTERVAL_S = 0.25
 IDLE_WAIT_S = 0.05
 SEAT_LOOK_S = 0.001
 FULL_RETRY_S = 0.002
+CLOSED = "the engine was closed"
 
 
 class EngineLink:
@@ -57,6 +58,7 @@ class EngineLink:
         self._commands: deque[tuple[str, Submission]] = deque()
         self._wake = threading.Event()
         self._stopping = False
+        self._ended = False  # the progress thread takes no more commands
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._call: Callable[..., object] = _call_here
         self._port: FrontEndPort | None = None
@@ -99,14 +101,18 @@ class EngineLink:
         Raises
         ------
         EngineGone
-            There is no engine at the moment.
+            There is no engine at the moment, or the link was stopped.
         """
+        if self._stopping:
+            raise EngineGone(CLOSED)
         if not self.health.ok:
             raise EngineGone(self.health.reason)
         give_up = time.monotonic() + self._queue_timeout_s
         submissions = [Submission(request, sink, give_up) for request, sink in requests]
         self._commands.extend(("submit", submission) for submission in submissions)
         self._wake.set()
+        if self._ended:  # while this was handed over
+            self._fail_commands(CLOSED)
         return submissions
 
     def cancel(self, submission: Submission) -> None:
@@ -141,6 +147,10 @@ class EngineLink:
             if wait > 0.0:
                 self._wake.wait(wait)
             self._wake.clear()
+        self._ended = True
+        self.health = Health(False, CLOSED, self.health.status)
+        self._fail_all(CLOSED)
+        self._fail_commands(CLOSED)
         self._close()
 
     def _attach(self, now: float) -> None:
@@ -154,7 +164,8 @@ class EngineLink:
                 self._heartbeat, self._beats, self._next_status = -1, 0, 0.0
                 ring = self._port.share.ring
                 self.max_model_len, self.vocab_size, self.blocks = ring.max_model_len, ring.vocab_size, 0
-        self._fail_commands()
+        if self._port is None:
+            self._fail_commands(self.health.reason)
 
     def _turn(self, now: float) -> float:
         """One look at everything; how long to wait before the next, in seconds."""
@@ -304,16 +315,15 @@ class EngineLink:
         if failures:
             self._tell(self._deliver_failures, failures)
 
-    def _fail_commands(self) -> None:
-        if self._port is not None or not self._commands:
-            return
-        gone = EngineGone(self.health.reason)
-        failures = []
-        while self._commands:
-            command, submission = self._commands.popleft()
-            if command == "submit":
-                failures.append((submission.sink, gone))
-        self._tell(self._deliver_failures, failures)
+    def _fail_commands(self, reason: str) -> None:
+        gone, failures = EngineGone(reason), []
+        with suppress(IndexError):  # empty, maybe since another thread empties it too
+            while True:
+                command, submission = self._commands.popleft()
+                if command == "submit":
+                    failures.append((submission.sink, gone))
+        if failures:
+            self._tell(self._deliver_failures, failures)
 
     def _close(self) -> None:
         port, self._port = self._port, None

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from blink_numba import LLM, SamplingParams
-from blink_numba.errors import ParameterError
+from blink_numba.errors import GenerationError, ParameterError
 from ring.memory import SHM
 from tests.frontend.harness import wait_until
 
@@ -157,3 +157,49 @@ def test_ctrl_c_ends_a_stream_that_is_cancelled(llm):
         signal.signal(signal.SIGINT, before)
     assert llm.generate("abc", GREEDY)[0].finished
     assert wait_until(lambda: llm._link.live == 0)
+
+
+def test_a_close_ends_what_another_thread_waits_for():
+    llm, ended = LLM("tiny", backend="cpu", max_model_len=2048, slots=32), []
+
+    def wait() -> None:
+        try:
+            llm.generate(["abc"] * 64, SamplingParams(max_tokens=2000, ignore_eos=True))
+        except GenerationError as error:
+            ended.append(str(error))
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert wait_until(lambda: llm._link.live > 0)
+    llm.close()
+    waiting.join(10.0)
+    assert not waiting.is_alive()
+    assert ended == ["the engine was closed"]
+    llm.close()
+    with pytest.raises(GenerationError, match="closed"):
+        llm.generate("abc", GREEDY)
+
+
+def test_a_forked_child_is_told_and_does_not_end_its_parents_engine(llm):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            llm.generate("abc", GREEDY)
+        except GenerationError:
+            llm.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(llm.generate("abc", GREEDY)[0].outputs[0].token_ids) == 12
+    assert rings()
+
+
+@pytest.mark.parametrize(("prompts", "params", "named"), [
+    (5, GREEDY, "prompts"), (None, GREEDY, "prompts"), ("abc", {"max_tokens": 3}, "sampling_params"),
+])  # fmt: skip
+def test_what_is_no_prompt_or_no_parameter_is_named(llm, prompts, params, named):
+    with pytest.raises(ParameterError) as caught:
+        llm.generate(prompts, params)
+    assert caught.value.param == named
