@@ -8,9 +8,12 @@ SIGBUS later), readable by its owner only, and unlinked by the process that made
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +81,12 @@ class RingMemory:
         size = geometry.words() * 8
         # Made under another name, then linked into place: nobody ever attaches to half a ring.
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            descriptor = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise RingError(
+                f"no ring can be made in {SHM} ({error.strerror}): BLINK_NUMBA_SHM names another folder"
+            ) from None
         try:
             try:
                 os.posix_fallocate(descriptor, 0, size)
@@ -88,7 +96,9 @@ class RingMemory:
                         f"{SHM} has no room for a ring of {size >> 20} MiB: "
                         "make it larger, or ask for fewer slots or a smaller arena"
                     ) from None
-                raise
+                raise RingError(
+                    f"a ring of {size >> 20} MiB cannot be made in {SHM}: {error.strerror}"
+                ) from None
             mapping = mmap.mmap(descriptor, size)
             words = np.frombuffer(mapping, np.int64)
             format_ring(words, geometry)
@@ -135,6 +145,29 @@ class RingMemory:
             return cls(path, mapping, owner=False, inode=status.st_ino)
         except BufferError as error:
             raise RingError(f"{path}: {error}") from None
+
+    @contextmanager
+    def exclusively(self, deadline_s: float) -> Iterator[None]:
+        """Hold the ring's file lock, which all take who write commands from outside.
+
+        Raises
+        ------
+        RingError
+            Another process held it until the deadline.
+        """
+        give_up = time.monotonic() + deadline_s
+        with open(self.path, "rb") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= give_up:
+                        raise RingError(
+                            f"another process gave {self.path} a command that is not done yet"
+                        ) from None
+                    time.sleep(0.01)
+            yield
 
     def adopt(self) -> None:
         """Become the owner: this process is the engine from now on and unlinks the file."""

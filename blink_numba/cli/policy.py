@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from blink_numba.cli.rings import Ring, errors_in_one_line, the_ring
+
 policy = typer.Typer(no_args_is_help=True, help="List, check, simulate and swap scheduling policies.")
 
 Name = Annotated[str, typer.Argument(help="A shipped policy, module:attribute or file.py:attribute.")]
-Ring = Annotated[str, typer.Option(help="Name of the engine's ring.")]
-
-
-@contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    from ring.memory import RingError
-    from scheduler.simulator import SimulationError
-
-    try:
-        yield
-    except (ValueError, RingError, SimulationError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 @policy.command("list")
@@ -41,27 +28,34 @@ def list_policies() -> None:
 
 
 @policy.command()
-def show(ring: Ring = "default") -> None:
+def show(ring: Ring = None) -> None:
     """The policy that a running engine follows."""
     from ring.memory import RingMemory
     from scheduler.policy_desk import current
 
-    with _errors_in_one_line(), RingMemory.attach(ring) as memory:
+    with errors_in_one_line(), RingMemory.attach(the_ring(ring)) as memory:
         typer.echo(current(memory.view))
 
 
 @policy.command("set")
 def set_policy(
     name: Name,
-    ring: Ring = "default",
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the swap.")] = 60.0,
+    ring: Ring = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the swap.", min=0.0)] = 60.0,
 ) -> None:
     """Swap the policy of a running engine; no request is lost by it."""
     from ring.memory import RingMemory
-    from scheduler.policy_desk import ask_for
+    from scheduler.policies import find
+    from scheduler.policy_check import pointers
+    from scheduler.policy_desk import PolicyRefused, ask_for
 
-    with _errors_in_one_line(), RingMemory.attach(ring) as memory:
-        seconds = ask_for(memory.view, name, deadline_s=timeout)
+    with errors_in_one_line(), RingMemory.attach(the_ring(ring)) as memory:
+        with memory.exclusively(timeout):
+            try:
+                seconds = ask_for(memory.view, name, deadline_s=timeout)
+            except PolicyRefused:
+                pointers(find(name))  # tells why, if the reason can be seen from here
+                raise
         typer.echo(f"{name} is in force after {seconds * 1e3:.1f} ms")
 
 
@@ -71,7 +65,7 @@ def check(name: Name) -> None:
     from blink_numba.lab.check import check as check_policy
     from scheduler.policies import find
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         found = check_policy(find(name))
         bound = "it promises nothing" if found.bound is None else f"its bound is {found.bound:g}"
         typer.echo(
@@ -85,12 +79,12 @@ def check(name: Name) -> None:
 def compare(
     names: Annotated[list[str], typer.Argument(help="Policies.")],
     rate: Annotated[float, typer.Option(help="Requests a second (Poisson).")] = 4.0,
-    requests: Annotated[int, typer.Option(help="How many.")] = 2000,
-    seats: Annotated[int, typer.Option(help="Seats of the engine.")] = 16,
+    requests: Annotated[int, typer.Option(help="How many.", min=1)] = 2000,
+    seats: Annotated[int, typer.Option(help="Seats of the engine.", min=1, max=4096)] = 16,
     table: Annotated[
         str, typer.Option(help="Step times: a shipped table or a JSON file.")
     ] = "h200-llama3-8b",
-    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.", min=0)] = 0,
 ) -> None:
     """Simulate policies side by side on lengths like ShareGPT's."""
     from rich.console import Console
@@ -98,21 +92,26 @@ def compare(
 
     from blink_numba import lab
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         times = lab.table(table)
         rows = lab.sweep(
             [lab.named_policy(name) for name in names], [rate],
             lambda load, number: lab.poisson(load, requests, seed=number, tenants=4, priorities=3),
             table=times, spec=times.engine(seats=seats), seeds=[seed],
         )  # fmt: skip
-    shown = Table(title=f"{requests} requests at {rate:g}/s, {seats} seats, {table}", title_justify="left")
+    title = f"{requests} requests at {rate:g}/s, {seats} seats, {table}; times in ms"
+    shown = Table(title=title, title_justify="left", box=None)
     columns = {"policy": "policy", "ttft_p50_ms": "TTFT p50", "ttft_p99_ms": "TTFT p99",
                "tpot_p50_ms": "TPOT p50", "tpot_p99_ms": "TPOT p99", "e2e_mean_ms": "mean e2e",
-               "goodput": "goodput/s", "fairness": "fairness", "preemptions": "preempted"}  # fmt: skip
-    for title in columns.values():
-        shown.add_column(title, justify="left" if title == "policy" else "right")
+               "goodput": "good /s", "fairness": "fair", "preemptions": "pre- empted"}  # fmt: skip
+    for heading in columns.values():
+        shown.add_column(heading, justify="left" if heading == "policy" else "right", overflow="fold")
     for row in rows:
-        shown.add_row(
-            *(f"{row[key]:,.4g}" if isinstance(row[key], float) else str(row[key]) for key in columns)
-        )
+        shown.add_row(*(_figure(row[key]) for key in columns))
     Console().print(shown)
+
+
+def _figure(value: float | int | str) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

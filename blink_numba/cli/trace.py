@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from blink_numba.cli.rings import Ring, errors_in_one_line, the_ring
+
 
 def trace(
-    ring: Annotated[str, typer.Option(help="Name of the engine's ring.")] = "default",
+    ring: Ring = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write a timeline that https://ui.perfetto.dev opens.")
     ] = None,
@@ -18,11 +20,11 @@ def trace(
 ) -> None:
     """Show or export what the flight recorder holds: the last decisions, stamped by the scheduler's clock."""
     from blink_numba.trace import arguments_of, frame, save_perfetto
-    from ring.memory import RingError, RingMemory
+    from ring.memory import RingMemory
     from ring.recorder import entries
 
-    try:
-        with RingMemory.attach(ring) as memory:
+    with errors_in_one_line():
+        with RingMemory.attach(the_ring(ring)) as memory:
             found = entries(memory.view.flight)
         if perfetto is not None:
             save_perfetto(found, perfetto)
@@ -30,10 +32,9 @@ def trace(
         if csv is not None:
             frame(found).to_csv(csv, index=False)
             typer.echo(f"{len(found)} decisions written to {csv}")
-    except (RingError, RuntimeError, ValueError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
     if perfetto is None and csv is None:
+        if not found:
+            typer.echo("the flight recorder is empty: the scheduler has decided nothing yet")
         for entry in found[-last:]:
             said = "  ".join(f"{name}={value}" for name, value in arguments_of(entry).items())
             typer.echo(f"{(entry.time_ns - found[0].time_ns) / 1e6:14.3f} ms  {entry.event.name:8s}  {said}")

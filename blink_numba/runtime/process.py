@@ -179,9 +179,12 @@ class EngineProcess:
         return f"the engine ended with status {code}"
 
     def replace(self) -> EngineProcess:
-        """Start a new process on the ring of this one, which has ended; queued requests are kept."""
+        """Start a new process on the ring of this one, which has ended; queued requests are kept.
+
+        Where somebody removed the ring's file, on a new ring of its name.
+        """
         self.kill()
-        return EngineProcess.spawn(self.config, attach=True)
+        return EngineProcess.spawn(self.config, attach=ring_path(self.ring_name).exists())
 
     def stop(self, deadline_s: float = 30.0, *, drain: bool = True) -> bool:
         """Stop the engine: drain (SIGTERM) or end live requests (SIGINT); kill it at the deadline.
