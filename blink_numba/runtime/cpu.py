@@ -14,16 +14,17 @@ from blink_numba.models import Model
 from blink_numba.runtime.compile_ahead import compiling_ahead
 from blink_numba.runtime.config import EngineConfig
 from graphs.grid import EXECS, make_table, shapes
-from graphs.launcher import launcher_view, make_launcher, stop_engine
+from graphs.launcher import launcher_view, make_launcher, open_window, stop_engine
 from graphs.step_io import DONE, TICKET, EngineSpec, format_step, step_view, step_words
+from ring import layout as at
 from ring.atomics import load_acquire
 from ring.jit import njit
 from ring.views import RingView
 from scheduler.build import CpuLoop, cpu_loop, set_up
-from scheduler.policy import Policy, install, named_policy
+from scheduler.policy import FCFS, Policy, install, named_policy, pack_name
 from scheduler.policy_check import pointers
 from scheduler.recovery import abandon
-from scheduler.state import make_state, state_view
+from scheduler.state import FAULTED, NAME_WORDS, make_state, state_view
 
 DEFAULT_SEATS = 16
 DEFAULT_KV_TOKENS = 16_384
@@ -86,8 +87,10 @@ class CpuBackend:
         self._launcher = make_launcher(EXECS * len(shapes(self.spec)))
         self._state: np.ndarray | None = None
         self._words: np.ndarray | None = None
+        self._ring: RingView | None = None
         self._thread: threading.Thread | None = None
         self._verdict: int | None = None
+        self._raised: str | None = None  # what ended the scheduler, if it was its policy
 
     def new_state(self, geometry, placement: int) -> np.ndarray:
         """A fresh scheduler state for this engine; it is the one that `start` runs on."""
@@ -99,7 +102,7 @@ class CpuBackend:
 
     def start(self, words: np.ndarray, ring: RingView) -> None:
         """Start engine and scheduler on a ring."""
-        self._words = words
+        self._words, self._ring = words, ring
         self._engine.start(self._io, self._table, self._launcher)
         self._start_scheduler()
 
@@ -111,7 +114,11 @@ class CpuBackend:
     def _run(self) -> None:
         assert self._words is not None
         assert self._state is not None
-        self._verdict = self._loop(self._words, self._state, self._io, self._table, self._launcher)
+        try:
+            self._verdict = self._loop(self._words, self._state, self._io, self._table, self._launcher)
+        except Exception as error:  # a function that a policy calls was compiled to raise
+            self._raised = f"policy {self._loop.policy.name!r} raised {type(error).__name__}: {error}"
+            self._verdict = FAULTED
 
     def verdict(self) -> int | None:
         """The scheduler's last verdict once it has returned, None while it runs."""
@@ -129,16 +136,27 @@ class CpuBackend:
         self._start_scheduler()
 
     def explain(self) -> str | None:
-        """Nothing: there is no context that could be lost."""
-        return None
+        """What a policy raised, if that ended the scheduler."""
+        return self._raised
 
     def restart(self, deadline_s: float) -> bool:
-        """Go on after a fault, in place. False if the engine still works on the step that was given up."""
+        """Go on after a fault, in place; first come, first served if it was the policy's.
+
+        False if the engine still works on the step that was given up.
+        """
         assert self._state is not None
         if not self.join(deadline_s) or not self._wait_step_over(deadline_s):
             return False
         abandon(state_view(self._state), step_view(self._io))
-        self._start_scheduler()
+        open_window(launcher_view(self._launcher))  # the scheduler counts its launches from zero again
+        if self._raised is not None:
+            assert self._ring is not None
+            self._raised = None
+            status = self._ring.status
+            status[at.S_POLICY_NAME : at.S_POLICY_NAME + NAME_WORDS] = pack_name(FCFS.name)
+            self.resume(FCFS)
+        else:
+            self._start_scheduler()
         return True
 
     def _wait_step_over(self, deadline_s: float) -> bool:

@@ -30,7 +30,7 @@ logger = logging.getLogger("blink_numba.engine")
 LOOK_S = 0.1  # how often the watchdog looks
 FIRST_TURNS_S = 10.0  # after that the watchdog says what is wrong
 SILENCE_MARGIN_S = 1.0  # beyond a step's deadline, until a heartbeat that stands still is a fault
-LAUNCHES = ("faf", "tail", "while", "host", "host-pipelined")  # strategies of the CUDA backend
+LAUNCHES = ("faf", "tail", "while", "host")  # strategies of the CUDA backend
 MAX_RESTARTS = 5  # in place, within
 RESTART_WINDOW_S = 60.0
 _ERRORS = {
@@ -76,11 +76,9 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         policy = named_policy(config.policy)
         if kind == "cuda" and config.launch not in LAUNCHES:
             raise ValueError(f"launch={config.launch!r} is not built; choose one of {', '.join(LAUNCHES)}")
-        if kind == "cuda" and config.launch in ("host", "host-pipelined"):
+        if kind == "cuda" and config.launch == "host":
             if config.preload:
-                raise ValueError(
-                    f"launch={config.launch} keeps the policy it starts with: leave preload_policies out"
-                )
+                raise ValueError("launch=host keeps the policy it starts with: leave preload_policies out")
             from blink_numba.runtime.cuda_host import CudaHostBackend
 
             return CudaHostBackend(model, config, policy, progress)
@@ -242,7 +240,7 @@ class LocalEngine:
         )
         cause = self._backend.explain()
         if cause is not None:
-            reason = f"CUDA gave up: {cause}"
+            reason = f"CUDA gave up: {cause}" if self.backend == "cuda" else cause
         elif silent and error == sc.NO_ERROR:
             reason = f"the scheduler's heartbeat stood still for {self.config.step_deadline_s:g} s"
         logger.error("scheduler fault: %s", reason)

@@ -146,6 +146,31 @@ def test_a_policy_from_a_file_is_loaded_into_the_running_engine(engine, tmp_path
     assert current(engine.ring.view) == "fcfs"
 
 
+def test_a_policy_that_raises_gives_way_to_first_come(engine, tmp_path, monkeypatch) -> None:
+    (tmp_path / "raises.py").write_text(
+        "import numba\nfrom scheduler.policy import policy\nfrom scheduler.view import max_tokens\n"
+        "@numba.njit(error_model='python')\n"
+        "def small(tokens):\n    if tokens > 1:\n        raise ValueError('large')\n    return tokens\n"
+        "def key(view, request):\n    return small(max_tokens(view, request))\n"
+        "RAISES = policy(name='raises', key=key)\n"
+        "def zero(view, request):\n    return 1 // (max_tokens(view, request) * 0)\n"
+        "ZERO = policy(name='zero', key=zero)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    view = engine.ring.view
+    ask_for(view, "raises.py:RAISES")
+    run_live(RING, lab.poisson(100.0, 8, LENGTHS, seed=3), vocab_size=200)
+    assert engine.running()
+    assert "policy 'raises' raised ValueError" in engine.failure()
+    assert current(view) == "fcfs"
+    ask_for(view, "raises.py:ZERO")
+    seen = run_live(RING, lab.poisson(100.0, 8, LENGTHS, seed=4), vocab_size=200)
+    assert current(view) == "zero", "a division by zero is 0 in compiled code"
+    finished = [e.arguments[2] for e in seen.recording if e.event == Event.FINISH]
+    assert sorted(finished) == sorted(seen.requests.output.tolist())
+    ask_for(view, "fcfs")
+
+
 def test_top_shows_what_the_ring_holds(engine) -> None:
     reading = Reading(engine.ring.view)
     reading.look()
