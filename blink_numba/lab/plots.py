@@ -110,10 +110,12 @@ def _log_if_wide(axis: Axes) -> None:
 
 
 def _plain_numbers(axis: Axis) -> None:
-    """Label a logarithmic axis with 1, 2, 5, 10, … instead of powers."""
+    """Label a logarithmic axis, drawn already, with 1, 2, 5, 10, … (or 1, 10, …) instead of powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_view_interval()
+    room = axis.axis_name == "y" or (low > 0 and high / low < 300)  # side by side, more would overlap
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if room else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -127,6 +129,7 @@ def latency_curves(outcomes: Mapping[str, Outcome]) -> Figure:
         for axis, values in zip(axes[0], (found.ttft, found.tpot, found.e2e)):
             _tail(axis, values, name, looks[name]["color"])
     for axis, title in zip(axes[0], ("TTFT", "TPOT", "end to end")):
+        _plain_numbers(axis.xaxis)
         axis.set_xlabel(f"{title}, ms")
         axis.set_ylabel("share of requests above")
     axes[0][0].legend(frameon=False, fontsize=8)
@@ -139,7 +142,6 @@ def _tail(axis: Axes, values: np.ndarray, label: str, colour: str) -> None:
     keep = np.unique(np.linspace(0, len(ordered) - 1, 2000).astype(int))
     axis.plot(ordered[keep], above[keep], label=label, color=colour, linewidth=1.5)
     axis.set_xscale("log")
-    _plain_numbers(axis.xaxis)
     axis.set_yscale("log")
     axis.set_ylim(1e-3, 1.1)
 
