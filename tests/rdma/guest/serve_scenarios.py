@@ -19,7 +19,11 @@ from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from multiprocessing.connection import Connection
 
 import numpy as np
-import uvicorn  # noqa: F401 - loaded while others compile, for the HTTP front ends forked later
+
+# loaded while others compile, for the HTTP front ends that are forked later
+import uvicorn.lifespan.on
+import uvicorn.loops.uvloop
+import uvicorn.protocols.http.httptools_impl  # noqa: F401
 
 from blink_numba.frontend.settings import FrontEndSettings
 from blink_numba.remote import VerbsConnector, run_front_end
@@ -76,6 +80,7 @@ def load_compiled_code() -> None:
     """Have all compiled code in this process, so that no child has to fetch it again."""
     make_backend(CONFIG, print).close()
     importlib.import_module("blink_numba.frontend.app")  # with the tokenizer's kernels
+    importlib.import_module("blink_numba.vocabularies").load_tokenizer("tiny").encode("Hello")
     memory = RingMemory.create(ring_name("warm"), RingGeometry(slots=32), max_model_len=128, vocab_size=256)
     with FrontEndPort(ShmTransport(memory)) as port:
         port.warm_up()
