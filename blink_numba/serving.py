@@ -239,7 +239,7 @@ class Serving:
 
 
 def serve(config: ServeConfig, on_progress: Callable[[str], None], on_ready: Callable[[str], None]) -> int:
-    """Serve until SIGINT or SIGTERM. Exit status for the process."""
+    """Serve until SIGINT, SIGTERM, or the terminal is closed. Exit status for the process."""
     serving: Serving | None = None
     interrupted = False
 
@@ -251,8 +251,9 @@ def serve(config: ServeConfig, on_progress: Callable[[str], None], on_ready: Cal
         serving.request_stop()
 
     started = False
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup's
+            signal.signal(number, stop)
     try:
         serving = Serving(config, on_progress)
         with serving:

@@ -16,6 +16,7 @@ from blink_numba.runtime import EngineConfig, EngineProcess, LocalEngine
 from blink_numba.runtime.cpu import CpuBackend
 from blink_numba.runtime.process import wait_for
 from ring import layout as at
+from ring.memory import RingMemory, ring_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,3 +74,16 @@ def test_what_cannot_start_says_why(change: dict, message: str) -> None:
     with pytest.raises(EngineStartError, match=message):
         engine.wait_ready(60.0)
     assert not engine.alive()
+
+
+def test_an_engine_is_replaced_on_a_new_ring_where_the_old_ones_file_was_removed() -> None:
+    name = f"test-{os.getpid()}-removed"
+    with EngineProcess.spawn(EngineConfig(model="tiny", backend="cpu", ring_name=name, slots=32)) as first:
+        first.wait_ready()
+        ring_path(name).unlink()
+        with first.replace() as second:
+            second.wait_ready()
+            assert second.pid != first.pid
+            with RingMemory.attach(name) as ring:
+                assert ring.owner_alive()
+    assert not ring_path(name).exists()
