@@ -17,7 +17,7 @@ from ring.jit import cache_home
 from tests.rdma.guest import machine, serve_scenarios, wire_scenarios
 from tests.rdma.guest.compile_ahead import PROCESSOR
 
-DEADLINE_S = 900.0  # for a very busy machine; an idle one takes a sixth of that
+DEADLINE_S = 900.0  # for a very busy machine: alone it takes far less
 SCENARIOS = [
     scenario.__name__ for module in (wire_scenarios, serve_scenarios) for scenario in module.SCENARIOS
 ]
