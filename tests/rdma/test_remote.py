@@ -152,3 +152,44 @@ def test_a_signal_ends_an_engine_that_is_still_starting(fabric, monkeypatch):
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert len(ended) == 1
+
+
+@pytest.mark.timeout(900)
+def test_an_engine_that_ends_finishes_what_is_in_service_over_verbs(fabric, monkeypatch):
+    monkeypatch.setattr("rdma.verbs.open_device", fabric.open_device)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    config = EngineConfig(
+        model="tiny", backend="cpu", ring_name=ring_name("hosted"), slots=32, max_seats=1, max_model_len=128,
+        threads=1,
+    )  # fmt: skip
+    stop, ready, status = threading.Event(), threading.Event(), []
+    options = {"key": KEY, "host": "127.0.0.1", "port": number, "stop": stop}
+    supervisor = threading.Thread(
+        target=lambda: status.append(run_engine(config, on_ready=lambda line: ready.set(), **options))
+    )
+    supervisor.start()
+    try:
+        assert ready.wait(300)
+        connector = VerbsConnector("127.0.0.1", number, key=KEY)
+        assert connector.model() == "tiny"
+        port = connector.connect()
+        handle = port.submit(Request(np.arange(5, dtype=np.int32), max_tokens=120, ignore_eos=True))
+        events = port.poll()
+        while not events:
+            events = port.poll()
+        stop.set()
+        give_up = time.monotonic() + 60
+        while port.live():
+            assert time.monotonic() < give_up, events
+            events += port.poll()
+            time.sleep(port.idle_interval())
+        assert {event.handle for event in events} == {handle}
+        assert events[-1].reason == Reason.LENGTH
+        assert sum(len(event.tokens) for event in events) == 120
+        port.transport.close()
+    finally:
+        stop.set()
+        supervisor.join(60)
+    assert status == [0]
+    assert not ring_path(config.ring_name).exists()
