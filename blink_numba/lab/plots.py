@@ -111,10 +111,11 @@ def _log_if_wide(axis: Axes) -> None:
 
 def _plain_numbers(axis: Axis) -> None:
     """Label a logarithmic axis, drawn already, with 1, 2, 5, 10, … (or 1, 10, …) instead of powers."""
+    from matplotlib.axis import YAxis
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    room = axis.axis_name == "y" or (low > 0 and high / low < 300)  # side by side, more would overlap
+    room = isinstance(axis, YAxis) or (low > 0 and high / low < 300)  # side by side, more would overlap
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if room else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
