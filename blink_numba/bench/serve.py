@@ -210,10 +210,10 @@ def _served_here(options: dict[str, Any], cores: Cores) -> Iterator[str]:
     from blink_numba.config import load_config
     from blink_numba.serving import Serving
 
-    before = os.sched_getaffinity(0)
+    config, before = load_config(options), os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.others)
     try:
-        with Serving(load_config(options), lambda line: None) as serving:
+        with Serving(config, lambda line: None) as serving:
             os.sched_setaffinity(0, cores.client)
             yield serving.url
     finally:
