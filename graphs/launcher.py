@@ -10,7 +10,7 @@ launched work releases.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import overload
@@ -23,6 +23,7 @@ LAUNCHER_MAGIC = 0x424C4E4B_4C4E4348  # "BLNKLNCH"
 LAUNCHER_VERSION = 1
 
 WINDOW = 120  # fire-and-forget launches of one parent execution (a total: completions free nothing)
+_INLINED: Any = {"_nrt": False, "forceinline": True}
 LAUNCHED = 0  # code of success
 INVALID_VALUE = 1  # cudaErrorInvalidValue: window used up, or the executable still runs
 
@@ -122,7 +123,7 @@ def runs_ahead(launcher):
     return getattr(launcher, "AHEAD", False)
 
 
-@overload(runs_ahead, jit_options={"_nrt": False, "forceinline": True})
+@overload(runs_ahead, jit_options=_INLINED)
 def _(launcher):
     if getattr(getattr(launcher, "instance_class", None), "AHEAD", False):
         return lambda launcher: True

@@ -1,11 +1,16 @@
 """An engine that computes nothing: what is left of a step is launch and scheduler.
 
+``python -m blink_numba.bench.null_engine`` is the engine's process, as ``blink_numba.runtime``, with
+steps of a fixed length (`BusyBackend`).
+
 The next token is a fixed function of a seat's last token and its position, so every token of
 every answer can be checked. For GPUs; one kernel is a whole step.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +19,17 @@ from blink_numba.engines.cuda.ahead import enqueue_finish_ahead
 from blink_numba.engines.cuda.buffers import StepBuffer, device_zeros
 from blink_numba.engines.cuda.sample import finish_step_for_host
 from blink_numba.engines.limits import EngineLimits
-from blink_numba.models import Model
+from blink_numba.models import Model, load_model
+from blink_numba.runtime import EngineConfig
+from blink_numba.runtime.__main__ import main
 from blink_numba.runtime.cuda import CudaBackend
 from blink_numba.runtime.cuda_host import CudaHostBackend
 from graphs._cuda import cuda, new_stream
 from graphs.grid import DECODE, shapes
 from graphs.step_io import DONE, FAULT, TICKET, EngineSpec
-from ring.atomics import lane_barrier, load_relaxed, store_release_device
+from ring.atomics import lane_barrier, load_relaxed, now_ns, store_release_device
 from ring.jit import njit
+from scheduler.policy import named_policy
 
 THREADS = 256
 
@@ -60,10 +68,13 @@ def prefill_runs(run_seat, run_start, run_samples, token, position, out_token, v
 
 
 @cuda.jit
-def null_decode(rows, seat_token, seat_position, out_token, vocab_size, batch, control, releases):
-    """A decode step in one kernel; it releases DONE itself unless another one does."""
+def null_decode(rows, seat_token, seat_position, out_token, vocab_size, batch, control, releases, busy_ns):
+    """A decode step in one kernel of at least `busy_ns`; it releases DONE itself unless another one does."""
+    began = now_ns()
     decode_rows(rows, seat_token, seat_position, out_token, vocab_size, batch, cuda.threadIdx.x, THREADS)
     lane_barrier()
+    while now_ns() - began < busy_ns:
+        pass
     if cuda.threadIdx.x == 0 and releases != 0:
         control[FAULT] = 0
         store_release_device(control, DONE, load_relaxed(control, TICKET))
@@ -91,10 +102,14 @@ class NullEngine:
         Made for a scheduler on the CPU: see `StepBuffer`.
     ahead : bool
         That scheduler launches decode steps ahead.
+    busy_ns : int
+        A decode step takes so long, as it would with something to compute.
     """
 
-    def __init__(self, spec: EngineSpec, *, host_io: bool = False, ahead: bool = False) -> None:
-        self.spec = spec
+    def __init__(
+        self, spec: EngineSpec, *, host_io: bool = False, ahead: bool = False, busy_ns: int = 0
+    ) -> None:
+        self.spec, self._busy_ns = spec, busy_ns
         self._step = StepBuffer(spec, on_host=host_io, ahead=ahead)
         self.io, self.host_io = self._step.words, self._step.host
         self._fault = device_zeros((1,), np.int64)
@@ -117,7 +132,7 @@ class NullEngine:
         if kind == DECODE:
             null_decode[1, THREADS, stream](
                 step.decode_rows, step.seat_token, step.seat_position, step.out_token, vocab_size, shape,
-                step.control, releases,
+                step.control, releases, self._busy_ns,
             )  # fmt: skip
         else:
             null_prefill[1, THREADS, stream](
@@ -135,8 +150,16 @@ class NullEngine:
 class NullBackend(CudaBackend):
     """A resident scheduler over a `NullEngine` of the model's vocabulary."""
 
+    busy_ns = 0  # of a decode step
+
     def _make_engine(self, model: Model, limits: EngineLimits) -> NullEngine:
-        return NullEngine(limits.spec(model.config))
+        return NullEngine(limits.spec(model.config), busy_ns=self.busy_ns)
+
+
+class BusyBackend(NullBackend):
+    """Steps of a fixed length, the same in every process: those of a model differ by microseconds."""
+
+    busy_ns = 300_000
 
 
 class NullHostBackend(CudaHostBackend):
@@ -144,3 +167,12 @@ class NullHostBackend(CudaHostBackend):
 
     def _make_engine(self, model: Model, limits: EngineLimits) -> NullEngine:
         return NullEngine(limits.spec(model.config), host_io=True, ahead=self.ahead)
+
+
+def _make_busy(config: EngineConfig, progress: Callable[[str], None]) -> BusyBackend:
+    model = load_model(config.model, dummy=config.dummy)
+    return BusyBackend(model, config, named_policy(config.policy), progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main(_make_busy))

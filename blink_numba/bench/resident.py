@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -62,17 +63,23 @@ class SideBySide:
     Parameters
     ----------
     configs : mapping of str to EngineConfig
+    modules : mapping of str to str
+        What a process runs that is not to run ``blink_numba.runtime``.
     """
 
-    def __init__(self, configs: Mapping[str, EngineConfig]) -> None:
-        self._configs = dict(configs)
+    def __init__(
+        self, configs: Mapping[str, EngineConfig], modules: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._configs, self._modules = dict(configs), modules
         self._engines: dict[str, EngineProcess] = {}
         for name, config in configs.items():
             if config.backend == "cuda":
                 self._spawn(name)
 
     def _spawn(self, name: str) -> None:
-        self._engines[name] = EngineProcess.spawn(self._configs[name], hold=True)
+        self._engines[name] = EngineProcess.spawn(
+            self._configs[name], hold=True, module=self._modules.get(name, "blink_numba.runtime")
+        )
 
     @contextlib.contextmanager
     def running(self, name: str) -> Iterator[EngineProcess]:

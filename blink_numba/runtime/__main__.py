@@ -10,11 +10,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 
 from blink_numba.errors import EngineStartError
 from blink_numba.runtime.config import EngineConfig
-from blink_numba.runtime.local import LocalEngine, make_backend
+from blink_numba.runtime.local import Backend, LocalEngine, make_backend
 
 DRAIN_S = 20.0
 LOOK_S = 0.2
@@ -49,8 +50,14 @@ def _hold(descriptor: int) -> None:
             os._exit(0)
 
 
-def main() -> int:
-    """Run an engine until it is told to stop, its parent dies, or it cannot go on."""
+def main(make: Callable[[EngineConfig, Callable[[str], None]], Backend] = make_backend) -> int:
+    """Run an engine until it is told to stop, its parent dies, or it cannot go on.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the backend of a configuration.
+    """
     parser = argparse.ArgumentParser(prog="python -m blink_numba.runtime")
     parser.add_argument("config", help="EngineConfig as JSON")
     parser.add_argument("--attach", action="store_true", help="go on with the ring of an engine that died")
@@ -78,7 +85,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, on_signal)
     try:
         config = EngineConfig.from_json(options.config)
-        backend = make_backend(config, lambda line: report(progress=line))
+        backend = make(config, lambda line: report(progress=line))
         if options.hold_fd is not None:
             report(prepared=True)
             _hold(options.hold_fd)

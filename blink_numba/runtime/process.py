@@ -52,7 +52,10 @@ class EngineProcess:
         self._reader.start()
 
     @classmethod
-    def spawn(cls, config: EngineConfig, *, attach: bool = False, hold: bool = False) -> EngineProcess:
+    def spawn(
+        cls, config: EngineConfig, *, attach: bool = False, hold: bool = False,
+        module: str = "blink_numba.runtime",
+    ) -> EngineProcess:  # fmt: skip
         """Start the engine's process; returns at once (see `wait_ready`).
 
         Parameters
@@ -61,10 +64,12 @@ class EngineProcess:
             Go on with the ring of an engine that died.
         hold : bool
             Load and compile, and then wait for `release` before the scheduler starts.
+        module : str
+            What the process runs, with the command line of ``blink_numba.runtime``.
         """
         read_end, write_end = os.pipe()
         passed, release_end = [write_end], None
-        command = [sys.executable, "-m", "blink_numba.runtime", "--report-fd", str(write_end)]
+        command = [sys.executable, "-m", module, "--report-fd", str(write_end)]
         command += ["--parent", str(os.getpid())]
         if attach:
             command.append("--attach")

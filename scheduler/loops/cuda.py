@@ -11,6 +11,7 @@ The other strategies end with every step, and work where the state is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -134,12 +135,16 @@ def make_kernel(policy: Policy, strategy: str) -> Callable:
         the same memory as int32, then int64 buffers. Launch with one block of `LANES` lanes and, for
         ``faf``, `shared_bytes` of dynamic shared memory.
     """
-    return _MAKERS[strategy](policy)
+    return _make(strategy, *policy.functions)
 
 
-def _make_fire_and_forget(policy: Policy):
-    key, may_admit, prefill_or_decode, victim = policy.functions
+@cache
+def _make(strategy: str, *functions: Callable) -> Callable:
+    """Once in a process: it takes a quarter of a minute to compile."""
+    return _MAKERS[strategy](*functions)
 
+
+def _make_fire_and_forget(key, may_admit, prefill_or_decode, victim):
     @cuda.jit
     def scheduler_faf(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
@@ -178,9 +183,7 @@ def _make_fire_and_forget(policy: Policy):
     return scheduler_faf
 
 
-def _make_tail_pair(policy: Policy):
-    key, may_admit, prefill_or_decode, victim = policy.functions
-
+def _make_tail_pair(key, may_admit, prefill_or_decode, victim):
     @cuda.jit
     def scheduler_tail(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x
@@ -215,9 +218,7 @@ def _make_tail_pair(policy: Policy):
     return scheduler_tail
 
 
-def _make_while_switch(policy: Policy):
-    key, may_admit, prefill_or_decode, victim = policy.functions
-
+def _make_while_switch(key, may_admit, prefill_or_decode, victim):
     @cuda.jit
     def scheduler_while(words, narrow, state_words, io_words, table_words, launcher_words):
         lane = cuda.threadIdx.x

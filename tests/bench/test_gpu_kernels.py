@@ -24,7 +24,7 @@ LAUNCHING = {
     "while_switch": (launch_kernels.while_switch, (WORDS, WORDS, WORDS, t.int64, t.int64)),
 }
 STEPS = {
-    "null_decode": (null_engine.null_decode, (*(WORDS,) * 4, t.int64, t.int64, WORDS, t.int64)),
+    "null_decode": (null_engine.null_decode, (*(WORDS,) * 4, t.int64, t.int64, WORDS, t.int64, t.int64)),
     "null_prefill": (null_engine.null_prefill, (*(WORDS,) * 6, t.int64, WORDS, t.int64)),
     "scan": (scan_kernels.scan_loop, (WORDS, NARROW, WORDS, t.int64, WORDS)),
 }

@@ -45,12 +45,28 @@ def found() -> dict:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_decisions_are_the_cpus(found, strategy):
     expected = json.loads(DECISIONS.read_text())
-    for number, (here, there) in enumerate(zip(found[strategy]["decisions"], expected)):
-        assert here == there, f"decision {number}"
-    assert len(found[strategy]["decisions"]) == len(expected)
+    for run in found[strategy]:
+        for number, (here, there) in enumerate(zip(run["decisions"], expected)):
+            assert here == there, f"decision {number}"
+        assert len(run["decisions"]) == len(expected)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_answers_are_equal(found, strategy):
-    assert found[strategy]["answers"] == found["faf"]["answers"]
-    assert all(found["faf"]["answers"])
+def test_answers_are_equal_in_every_run_of_every_strategy(found):
+    """With one order of reduction for all shapes, what is answered depends on the prompt alone."""
+    assert all(found["faf"][0]["answers"])
+    answers = {
+        (strategy, number): run["answers"]
+        for strategy in STRATEGIES
+        for number, run in enumerate(found[strategy])
+    }
+    usual = max(answers.values(), key=list(answers.values()).count)
+    differing = {which: list(_differences(run, usual)) for which, run in answers.items() if run != usual}
+    assert not differing
+
+
+def _differences(answers, usual):
+    """Of each request that was answered otherwise: its number, and the first token that differs."""
+    for number, (here, there) in enumerate(zip(answers, usual)):
+        if here != there:
+            places = [place for place, pair in enumerate(zip(here, there)) if pair[0] != pair[1]]
+            yield number, len(here), len(there), places[:5], len(places)
