@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from ring.layout import MAX_LOGPROBS, RingGeometry
+
+LaunchStrategy = Literal["faf", "tail", "while", "host", "host-pipelined"]
+LAUNCHES: tuple[str, ...] = get_args(LaunchStrategy)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class EngineConfig:
     threads: int | None = None
     policy: str = "fcfs"
     preload: tuple[str, ...] = ()
-    launch: Literal["faf", "tail", "while", "host", "host-pipelined"] = "faf"
+    launch: LaunchStrategy = "faf"
     dummy: bool = False
     batch_invariant: bool = False
     step_deadline_s: float = 60.0

@@ -32,7 +32,7 @@ from ring.views import RingView
 from scheduler import state as sc
 from scheduler.build import NARROW, POINTERS, set_up
 from scheduler.loops import host
-from scheduler.policy import Policy
+from scheduler.policy import Policy, install, named_policy
 from scheduler.policy_check import WORDS, pointers
 from scheduler.recovery import abandon
 
@@ -88,6 +88,8 @@ class CudaHostBackend:
         progress(f"compiling the scheduler (policy {policy.name}, launches {config.launch})")
         host_launch.load_driver()
         self._functions = pointers(policy)
+        for name in config.preload:
+            pointers(named_policy(name))
         compiled_loop(self.ahead)
         self._core = np.zeros(LAUNCHER_WORDS, np.int64)
         self._core[host_launch.L_STREAM] = int(self._stream)
@@ -134,6 +136,17 @@ class CudaHostBackend:
     def verdict(self) -> int | None:
         """The scheduler's last verdict once it has returned, None while it runs."""
         return self._verdict
+
+    def prepare(self, policy: Policy) -> None:
+        """Compile a policy's functions, while the scheduler runs; for `resume`."""
+        pointers(policy)
+
+    def resume(self, policy: Policy) -> None:
+        """Run the scheduler again after it parked, with this policy's functions."""
+        assert self._state is not None
+        install(sc.state_view(self._state), policy)
+        self._policy, self._functions = policy, pointers(policy)
+        self._start_thread()
 
     def explain(self) -> str | None:
         """The CUDA error that ended the context, None if the context lives."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from blink_numba.errors import EngineStartError
 from blink_numba.models import ModelError, load_model
-from blink_numba.runtime.config import EngineConfig
+from blink_numba.runtime.config import LAUNCHES, EngineConfig
 from blink_numba.runtime.probe import cuda_usable
 from graphs.step_io import EngineSpec
 from rdma.fencing import declare_dead, front_end_is_dead
@@ -21,7 +21,7 @@ from ring.memory import RingError, RingMemory
 from ring.recorder import entries
 from ring.views import RingView
 from scheduler import state as sc
-from scheduler.policy import named_policy
+from scheduler.policy import Policy, named_policy
 from scheduler.policy_desk import PolicyDesk
 from scheduler.recovery import adopt
 
@@ -30,7 +30,6 @@ logger = logging.getLogger("blink_numba.engine")
 LOOK_S = 0.1  # how often the watchdog looks
 FIRST_TURNS_S = 10.0  # after that the watchdog says what is wrong
 SILENCE_MARGIN_S = 1.0  # beyond a step's deadline, until a heartbeat that stands still is a fault
-LAUNCHES = ("faf", "tail", "while", "host")  # strategies of the CUDA backend
 MAX_RESTARTS = 5  # in place, within
 RESTART_WINDOW_S = 60.0
 _ERRORS = {
@@ -75,10 +74,10 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         model = load_model(config.model, dummy=config.dummy)
         policy = named_policy(config.policy)
         if kind == "cuda" and config.launch not in LAUNCHES:
-            raise ValueError(f"launch={config.launch!r} is not built; choose one of {', '.join(LAUNCHES)}")
-        if kind == "cuda" and config.launch == "host":
-            if config.preload:
-                raise ValueError("launch=host keeps the policy it starts with: leave preload_policies out")
+            raise ValueError(
+                f"there is no launch strategy {config.launch!r}; choose one of {', '.join(LAUNCHES)}"
+            )
+        if kind == "cuda" and config.launch.startswith("host"):
             from blink_numba.runtime.cuda_host import CudaHostBackend
 
             return CudaHostBackend(model, config, policy, progress)
@@ -89,7 +88,10 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
         from blink_numba.runtime.cpu import CpuBackend
 
         return CpuBackend(model, config, policy, progress)
-    except (ModelError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        reason = f"there is not enough memory for this engine ({error})"
+        raise EngineStartError(f"{reason}: lower --kv-tokens, --max-num-seqs or --max-model-len") from error
+    except (ModelError, ValueError) as error:
         raise EngineStartError(str(error)) from error
 
 
@@ -103,6 +105,12 @@ def _refuse_gpu_memory(config: EngineConfig, progress: Callable[[str], None]) ->
         raise EngineStartError(useless)
     progress(f"warning: {useless}")
     logger.warning("%s", useless)
+
+
+def _policies_by_name(config: EngineConfig) -> Callable[[str], Policy]:
+    """From a name to a policy; those that the engine is started with go by their own names too."""
+    at_start = {policy.name: policy for policy in map(named_policy, (config.policy, *config.preload))}
+    return lambda name: at_start.get(name) or named_policy(name)
 
 
 class LocalEngine:
@@ -151,7 +159,9 @@ class LocalEngine:
         except (RingError, ValueError) as error:
             self._backend.close()
             raise EngineStartError(str(error)) from error
-        self._desk = PolicyDesk(self.ring.view, self._backend, named_policy(config.policy))
+        self._desk = PolicyDesk(
+            self.ring.view, self._backend, named_policy(config.policy), _policies_by_name(config)
+        )
         before = int(self.ring.view.status[at.S_HEARTBEAT])
         self._backend.start(self.ring.words, self.ring.view)
         self._watchdog = threading.Thread(target=self._watch, name="blink-numba-watchdog", daemon=True)
