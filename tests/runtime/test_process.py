@@ -87,3 +87,31 @@ def test_an_engine_is_replaced_on_a_new_ring_where_the_old_ones_file_was_removed
             with RingMemory.attach(name) as ring:
                 assert ring.owner_alive()
     assert not ring_path(name).exists()
+
+
+def test_an_engine_that_holds_starts_when_it_is_released() -> None:
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-held", slots=32)
+    with EngineProcess.spawn(config, hold=True) as engine:
+        engine.wait_prepared()
+        assert engine.held
+        assert not engine.info
+        assert not ring_path(config.ring_name).exists()
+        engine.release()
+        engine.wait_ready()
+        assert not engine.held
+        assert engine.spec.vocab_size == 259
+        with pytest.raises(RuntimeError, match="does not hold"):
+            engine.release()
+    assert not ring_path(config.ring_name).exists()
+
+
+def test_an_engine_that_holds_is_stopped_and_one_that_cannot_be_prepared_says_why() -> None:
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-held", slots=32)
+    with EngineProcess.spawn(config, hold=True) as engine:
+        engine.wait_prepared()
+    assert not engine.alive()
+    with (
+        EngineProcess.spawn(EngineConfig(model="tiny", backend="cpu", policy="nosuch"), hold=True) as engine,
+        pytest.raises(EngineStartError, match="nosuch"),
+    ):
+        engine.wait_prepared()
