@@ -5,6 +5,8 @@ Names are vLLM's where the meaning is the same.
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import reprlib
 from collections.abc import Mapping
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
     from blink_numba.frontend.settings import FrontEndSettings
     from blink_numba.runtime import EngineConfig
 
+log = logging.getLogger("blink_numba")
+
 ENVIRONMENT_PREFIX = "BLINK_NUMBA_"
+KEYS = ("api_key", "admin_api_key")  # settings whose values no message shows
+# variables that other parts of the project read
+OTHER_VARIABLES = frozenset(
+    ENVIRONMENT_PREFIX + name
+    for name in ("CACHE", "SHM", "RDMA_KEY", "RDMA_KEY_FILE", "RDMA_DEVICE", "RDMA_GID", "RDMA_PROVIDER",
+                 "SOAK_S", "TEST_GGUF")
+)  # fmt: skip
+_ALIKE = 0.7  # a name so similar to a setting's is that setting, misspelt
 
 
 class ConfigError(ValueError):
@@ -69,6 +81,9 @@ class ServeConfig(BaseModel):
     api_key: list[str] = Field(
         default_factory=list, repr=False, description="Keys that are let in; none: everybody."
     )
+    admin_api_key: str | None = Field(
+        None, repr=False, description="Key of /admin/policy, which is off without one."
+    )
     max_body_size: int = Field(4 << 20, ge=1024, description="Most bytes of a request's body.")
     request_timeout: float | None = Field(None, gt=0.0, description="Deadline of every request, in seconds.")
     queue_timeout: float = Field(
@@ -95,6 +110,18 @@ class ServeConfig(BaseModel):
         if not all(part.strip() for part in value):
             raise ValueError("must not be empty: leave the setting out, or give it a value")
         return value
+
+    @field_validator("admin_api_key")
+    @classmethod
+    def _not_empty(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("must not be empty: leave the setting out, or give it a value")
+        return value
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _any_case(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("ring")
     @classmethod
@@ -124,6 +151,12 @@ class ServeConfig(BaseModel):
             if isinstance(value, bool) and field is not None and field.annotation is not bool:
                 raise ValueError(f"{name} must not be {str(value).lower()}")
         return given
+
+    @model_validator(mode="after")
+    def _another_key_for_administrators(self) -> ServeConfig:
+        if self.admin_api_key in self.api_key:
+            raise ValueError("admin_api_key must differ from every api_key: those who may ask may not swap")
+        return self
 
     @field_validator("slots")
     @classmethod
@@ -156,7 +189,7 @@ class ServeConfig(BaseModel):
         return FrontEndSettings(
             model=self.model, served_names=tuple(self.served_model_name) or (self.model,),
             ring=self.ring_name, host=self.host, port=self.port, api_keys=tuple(self.api_key),
-            max_body_bytes=self.max_body_size,
+            admin_api_key=self.admin_api_key, max_body_bytes=self.max_body_size,
             header_timeout_s=self.header_timeout, body_timeout_s=self.body_timeout,
             write_timeout_s=self.write_timeout, queue_timeout_s=self.queue_timeout,
             request_timeout_s=self.request_timeout, drain_timeout_s=self.drain_timeout,
@@ -175,20 +208,22 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None,
     file : Path, optional
         YAML file with flag names as keys, dashes or underscores.
     environment : mapping, optional
-        `os.environ` by default; ``BLINK_NUMBA_MAX_MODEL_LEN=4096`` is ``--max-model-len 4096``.
+        `os.environ` by default; ``BLINK_NUMBA_MAX_MODEL_LEN=4096`` is ``--max-model-len 4096``. An empty
+        variable counts as not set, but for a key: a server must not be open where one was meant.
 
     Raises
     ------
     ConfigError
     """
     environment = os.environ if environment is None else environment
+    _refuse_misspelt(environment)
     merged: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for name, value in _from_file(file).items():
         merged[name], origin[name] = value, f"{file}: {name.replace('_', '-')}"
     for name in ServeConfig.model_fields:
         variable = ENVIRONMENT_PREFIX + name.upper()
-        if environment.get(variable):
+        if environment.get(variable) or (name in KEYS and variable in environment):
             merged[name], origin[name] = environment[variable], variable
     for name, value in flags.items():
         if value is not None and value != []:
@@ -203,8 +238,24 @@ def load_config(flags: Mapping[str, Any], file: Path | None = None,
         message = finding["msg"].removeprefix("Value error, ")
         if not name:  # of the whole
             raise ConfigError(message) from None
-        value = "…" if name == "api_key" else reprlib.repr(merged.get(name))
+        value = "…" if name in KEYS else reprlib.repr(merged.get(name))
         raise ConfigError(f"{origin.get(name, name)}={value}: {message}") from None
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    """`ConfigError` for a variable whose name is almost a setting's; a warning of others nobody reads."""
+    known = OTHER_VARIABLES.union(ENVIRONMENT_PREFIX + name.upper() for name in ServeConfig.model_fields)
+    names = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in known}
+    unread = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    for variable in unread:
+        given = variable.removeprefix(ENVIRONMENT_PREFIX).upper()
+        for nearest in difflib.get_close_matches(given, names, n=1, cutoff=_ALIKE):
+            raise ConfigError(
+                f"nothing reads the variable {variable}: set {names[nearest]} if that is meant, or unset it"
+            )
+    if unread:
+        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        log.warning("nothing reads these variables: %s%s", ", ".join(unread[:5]), more)
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

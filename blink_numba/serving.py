@@ -240,6 +240,7 @@ class Serving:
 
 def serve(config: ServeConfig, on_progress: Callable[[str], None], on_ready: Callable[[str], None]) -> int:
     """Serve until SIGINT, SIGTERM, or the terminal is closed. Exit status for the process."""
+    os.environ["BLINK_NUMBA_LOG_LEVEL"] = config.log_level  # the engine's process inherits it
     serving: Serving | None = None
     interrupted = False
 

@@ -32,6 +32,13 @@ def frontend(
         list[str] | None, typer.Option(help="Names that requests may ask for.")
     ] = None,
     api_key: Annotated[list[str] | None, typer.Option(help="Keys that are let in; none: everybody.")] = None,
+    admin_api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BLINK_NUMBA_ADMIN_API_KEY",
+            help="Key of /admin/policy, which says here that policies are swapped on the engine's host.",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve OpenAI's API here for an engine on another host, over RDMA."""
@@ -48,7 +55,8 @@ def frontend(
         )
         settings = FrontEndSettings(
             model=model, served_names=tuple(served_model_name or ((model,) if model else ())), ring="",
-            front_end=front_end, host=host, port=port, api_keys=tuple(api_key or ()), log_level=log_level,
+            front_end=front_end, host=host, port=port, api_keys=tuple(api_key or ()),
+            admin_api_key=admin_api_key, log_level=log_level,
         )  # fmt: skip
         status = run_front_end(
             settings, connector, lambda number: console.print(f"serving on http://{host}:{number}/v1")

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.routing import Route, Router
 
 from blink_numba.frontend.connector import Connector, ShmConnector
-from blink_numba.frontend.exchange import Endpoint, Exchange, Gate, Handler
+from blink_numba.frontend.exchange import ADMIN_PATH, Endpoint, Exchange, Gate, Handler
 from blink_numba.frontend.guard import guarded
 from blink_numba.frontend.link import EngineLink
 from blink_numba.frontend.openapi import document
@@ -45,9 +45,9 @@ def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[i
         await asyncio.to_thread(link.stop, 5.0)
 
     async def openapi(exchange: Exchange) -> None:
-        await exchange.respond_json(document())
+        await exchange.respond_json(document(admin=settings.admin_api_key is not None))
 
-    routes = [
+    endpoints = [
         ("/v1/chat/completions", "POST", service.chat),
         ("/v1/completions", "POST", service.completions),
         ("/v1/models", "GET", service.models),
@@ -59,13 +59,18 @@ def build(settings: FrontEndSettings, tokenizer: Tokenizer, eos_ids: frozenset[i
         ("/version", "GET", service.version),
         ("/openapi.json", "GET", openapi),
     ]
+    routes = [_route(path, [method], handler) for path, method, handler in endpoints]
+    if settings.admin_api_key is not None:
+        from blink_numba.frontend.admin import Admin
+
+        routes.append(_route(ADMIN_PATH, ["GET", "POST"], Admin(settings, link).policy))
     # no redirects of a trailing slash: their target would be made of the client's Host header
-    router = Router([_route(*route) for route in routes], redirect_slashes=False, lifespan=lifespan)
+    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     return Gate(settings, service.metrics, router), service
 
 
-def _route(path: str, method: str, handler: Handler) -> Route:
-    return Route(path, Endpoint(path, handler), methods=[method])
+def _route(path: str, methods: list[str], handler: Handler) -> Route:
+    return Route(path, Endpoint(path, handler), methods=methods)
 
 
 async def _first_engine(link: EngineLink, deadline_s: float) -> None:

@@ -13,7 +13,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -37,6 +37,7 @@ Model = TypeVar("Model", bound=BaseModel)
 log = logging.getLogger("blink_numba.access")
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version", "/openapi.json"})
+ADMIN_PATH = "/admin/policy"  # its endpoint asks for a key of its own
 
 
 class ClientGone(Exception):
@@ -72,6 +73,20 @@ class Exchange:
     @property
     def path(self) -> str:
         return self.scope["path"]
+
+    def authorize(self, keys: Sequence[bytes], name: str) -> None:
+        """Refuse a client that does not send one of `keys`, compared in constant time.
+
+        Raises
+        ------
+        ApiError
+            401, which calls the key by its `name`.
+        """
+        given = self.headers.get(b"authorization", b"")
+        token = given[7:] if given[:7].lower() == b"bearer " else b""
+        if not sum(hmac.compare_digest(token, key) for key in keys):
+            raise ApiError(401, f"the {name} is missing or wrong: send 'Authorization: Bearer KEY'",
+                           code="invalid_api_key")  # fmt: skip
 
     async def body(self) -> bytes:
         """The whole body.
@@ -193,6 +208,7 @@ class Gate:
     def __init__(self, settings: FrontEndSettings, metrics: Metrics, router: Router) -> None:
         self._settings, self._metrics, self._router = settings, metrics, router
         self._keys = [key.encode() for key in settings.api_keys]
+        self._open_paths = _OPEN_PATHS if settings.admin_api_key is None else _OPEN_PATHS | {ADMIN_PATH}
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,13 +252,11 @@ class Gate:
         await exchange.fail(refusal)
 
     def _admit(self, exchange: Exchange) -> None:
-        if self._keys and exchange.path not in _OPEN_PATHS:
-            given = exchange.headers.get(b"authorization", b"")
-            token = given[7:] if given[:7].lower() == b"bearer " else b""
-            if not sum(hmac.compare_digest(token, key) for key in self._keys):
-                raise ApiError(401, "the API key is missing or wrong: send 'Authorization: Bearer KEY'",
-                               code="invalid_api_key")  # fmt: skip
-        if self.active > self._settings.max_requests and exchange.path not in _OPEN_PATHS:
+        if exchange.path in self._open_paths:
+            return
+        if self._keys:
+            exchange.authorize(self._keys, "API key")
+        if self.active > self._settings.max_requests:
             raise ApiError(503, f"{self._settings.max_requests} requests are in service already",
                            code="too_many_requests", retry_after_s=1)  # fmt: skip
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from blink_numba import __version__
+from blink_numba.frontend.exchange import ADMIN_PATH
 from blink_numba.frontend.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 _BODIES: dict[str, tuple[type[BaseModel], str]] = {
@@ -42,15 +43,20 @@ _ERROR = {
 }
 
 
-@lru_cache(maxsize=1)
-def document() -> dict[str, Any]:
-    """The document, as JSON-ready data."""
-    models = [body for body, _ in _BODIES.values()]
+@lru_cache(maxsize=2)
+def document(*, admin: bool = False) -> dict[str, Any]:
+    """The document, as JSON-ready data; with the administrator's endpoint where it is on."""
+    bodies = _BODIES
+    if admin:
+        from blink_numba.frontend.admin import PolicyRequest
+
+        bodies = {**_BODIES, ADMIN_PATH: (PolicyRequest, "Swap the scheduling policy")}
+    models = [body for body, _ in bodies.values()]
     schemas, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
     paths: dict[str, Any] = {}
-    for path, (body, summary) in _BODIES.items():
+    for path, (body, summary) in bodies.items():
         paths[path] = {
             "post": {
                 "summary": summary,
@@ -73,11 +79,21 @@ def document() -> dict[str, Any]:
                 }
             ]
         paths[path] = {"get": read}
+    components = {"schemas": {**definitions["$defs"], "Error": _ERROR}}
+    if admin:
+        paths[ADMIN_PATH]["get"] = {
+            "summary": "The scheduling policy in force",
+            "responses": _responses("401", "501", "503"),
+        }
+        paths[ADMIN_PATH]["post"]["responses"] |= _responses("409", "501", "504")
+        for operation in paths[ADMIN_PATH].values():
+            operation["security"] = [{"adminKey": []}]
+        components["securitySchemes"] = {"adminKey": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "blink-numba", "version": __version__},
         "paths": paths,
-        "components": {"schemas": {**definitions["$defs"], "Error": _ERROR}},
+        "components": components,
     }
 
 

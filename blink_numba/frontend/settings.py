@@ -18,11 +18,13 @@ class FrontEndSettings:
     served_names : tuple of str
         Names that requests may ask for; the first is the one answers carry.
     ring : str
-        Name of the ring.
+        Name of the ring; empty where it is not in this machine's memory.
     front_end : int
         Which of the ring's front ends this one is.
     api_keys : tuple of str
         Bearer tokens that are let in; none: everybody is.
+    admin_api_key : str or None
+        The bearer token of `blink_numba.frontend.admin`, which is off without one.
     max_body_bytes, max_header_bytes : int
     header_timeout_s, body_timeout_s, write_timeout_s, keep_alive_s : float
         How long a client may take to send its header or body, to read what is written to it,
@@ -59,6 +61,7 @@ class FrontEndSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    admin_api_key: str | None = field(default=None, repr=False)
     max_body_bytes: int = 4 << 20
     max_header_bytes: int = 64 << 10
     header_timeout_s: float = 10.0
@@ -79,6 +82,13 @@ class FrontEndSettings:
     cpus: tuple[int, ...] = ()
     listen_fd: int | None = None
     kv_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        keys = (*self.api_keys, *(() if self.admin_api_key is None else (self.admin_api_key,)))
+        if not all(key.strip() for key in keys):
+            raise ValueError("an API key must not be empty: leave it out, or give it a value")
+        if self.admin_api_key in self.api_keys:
+            raise ValueError("the admin API key must differ from every API key")
 
     def to_json(self) -> str:
         """For the front end's process; holds the keys, so it travels by pipe."""

@@ -25,7 +25,7 @@ def test_version_and_help():
 def test_serve_has_a_flag_for_every_setting():
     text = run(app, ["serve", "--help"], env={"COLUMNS": "200"}).output
     for flag in ("--max-model-len", "--max-num-seqs", "--gpu-memory-utilization", "--served-model-name",
-                 "--api-key", "--config", "--log-level", "--no-access-log"):  # fmt: skip
+                 "--api-key", "--admin-api-key", "--config", "--log-level", "--no-access-log"):  # fmt: skip
         assert flag in text
 
 

@@ -4,7 +4,7 @@ import openai
 import pytest
 
 from blink_numba.bench.instant import InstantEngine
-from tests.frontend.harness import Running, ring_name
+from tests.frontend.harness import ADMIN_KEY, Running, ring_name
 
 EOS = (257, 258)  # of the `tiny` vocabulary
 
@@ -22,7 +22,7 @@ def instant():
 @pytest.fixture(scope="session")
 def server(instant):
     """A front end before it."""
-    with Running(instant.ring_name) as running:
+    with Running(instant.ring_name, admin_api_key=ADMIN_KEY) as running:
         yield running
 
 

@@ -18,6 +18,7 @@ from blink_numba.vocabularies import load_tokenizer
 
 _numbers = itertools.count()
 START_S = 120.0
+ADMIN_KEY = "administrators only"
 
 
 def ring_name() -> str:

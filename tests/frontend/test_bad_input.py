@@ -7,7 +7,10 @@ import json
 import httpx
 import pytest
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+from tests.frontend.harness import ADMIN_KEY
+
+CHAT, TEXT, ADMIN = "/v1/chat/completions", "/v1/completions", "/admin/policy"
+HEADERS = {"content-type": "application/json", "authorization": f"Bearer {ADMIN_KEY}"}
 USER = [{"role": "user", "content": "hi"}]
 
 
@@ -109,6 +112,19 @@ CASES = {
     "2 MB of multi-byte text": (CHAT, chat(messages=[{"role": "user", "content": "é" * 300_000}]), 400, "messages"),
     "tokenize nothing": ("/tokenize", b"{}", 400, "prompt"),
     "tokenize both": ("/tokenize", b'{"prompt":"x","messages":[{"role":"user","content":"x"}]}', 400, "prompt"),
+    "no policy": (ADMIN, b"{}", 400, "policy"),
+    "policy is a number": (ADMIN, b'{"policy":3}', 400, "policy"),
+    "policy is null": (ADMIN, b'{"policy":null}', 400, "policy"),
+    "empty policy": (ADMIN, b'{"policy":""}', 400, "policy"),
+    "policy of 43 characters": (ADMIN, b'{"policy":"' + b"p" * 43 + b'"}', 400, "policy"),
+    "policy in a file": (ADMIN, b'{"policy":"/tmp/p.py:P"}', 400, "policy"),
+    "policy in a module": (ADMIN, b'{"policy":"os:P"}', 400, "policy"),
+    "policy with a NUL": (ADMIN, b'{"policy":"fcfs\\u0000"}', 400, "policy"),
+    "policy with a line break": (ADMIN, b'{"policy":"fcfs\\n"}', 400, "policy"),
+    "policy beyond ASCII": (ADMIN, '{"policy":"fcfś"}'.encode(), 400, "policy"),
+    "policy and more": (ADMIN, b'{"policy":"fcfs","timeout":1}', 400, "timeout"),
+    "policy as a list": (ADMIN, b'["fcfs"]', 400, None),
+    "no JSON for a policy": (ADMIN, b"fcfs", 400, None),
     "detokenize unknown id": ("/detokenize", b'{"tokens":[97,99999]}', 400, "tokens[1]"),
 }  # fmt: skip
 
@@ -116,9 +132,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_bad_body(server, case):
     path, body, status, param = CASES[case]
-    answer = httpx.post(
-        server.url + path, content=body, headers={"content-type": "application/json"}, timeout=30
-    )
+    answer = httpx.post(server.url + path, content=body, headers=HEADERS, timeout=30)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param), error
     assert error["message"]
@@ -168,6 +182,7 @@ def test_an_answer_can_be_sent_back_as_it_came(server):
 @pytest.mark.parametrize(("method", "path", "status"), [
     ("POST", TEXT + "/", 404), ("GET", "/" + "x" * 50_000, 404),
     ("GET", "/v1/nothing", 404), ("GET", "/", 404), ("POST", "/v1/models", 405), ("GET", TEXT, 405),
+    ("DELETE", ADMIN, 405), ("POST", ADMIN + "/", 404),
     ("GET", "/v1/models/" + "x" * 1000, 404),
 ])  # fmt: skip
 def test_unknown_places(server, method, path, status):

@@ -106,8 +106,8 @@ async def crowd(
     return compared
 
 
-async def answers_alone(url: str, model: str, pool: list[Asked]) -> dict[Asked, str]:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", timeout=240) as client:
+async def answers_alone(url: str, model: str, pool: list[Asked], key: str = "none") -> dict[Asked, str]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, timeout=240) as client:
         return {asked: await ask(client, model, asked) for asked in pool}
 
 
