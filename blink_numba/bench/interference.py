@@ -19,11 +19,10 @@ from blink_numba.bench.burners import Burners, reserved_core
 from blink_numba.bench.client import ClientProcess, Load
 from blink_numba.bench.flight import quantiles
 from blink_numba.bench.report import Row
-from blink_numba.bench.resident import SideBySide, engine_config
+from blink_numba.bench.resident import PREFILL_TOKENS, SideBySide, engine_config
 from blink_numba.runtime import EngineConfig, EngineProcess
 
 SETTLE_S = 1.0
-PREFILL_TOKENS = 512  # of the largest prefill graph
 P99_RATIO, THROUGHPUT_RATIO = 1.01, 0.99  # targets of the resident scheduler
 
 

@@ -18,6 +18,7 @@ from rdma import FrontEndPort, Handle, Request, ShmTransport
 _numbers = itertools.count()
 SLOTS = 256
 STEP_DEADLINE_S = 20.0
+PREFILL_TOKENS = 512  # of the largest prefill graph, where prefills are not what is measured
 
 
 def engine_config(
@@ -36,7 +37,7 @@ def engine_config(
 
 @contextlib.contextmanager
 def engine(model: str, seats: int, length: int, backend: str = "cuda", launch: str = "faf",
-           prefill_tokens: int = 512, prepared: Any = None) -> Iterator[LocalEngine]:  # fmt: skip
+           prefill_tokens: int = PREFILL_TOKENS, prepared: Any = None) -> Iterator[LocalEngine]:  # fmt: skip
     """An engine in this process for the block.
 
     Parameters

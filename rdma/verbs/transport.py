@@ -99,7 +99,7 @@ class VerbsTransport(Transport):
         self._in_flight: deque[tuple[int, list[list[int]]]] = deque()  # number, rows of each chain
         self._room = depth
         self._number = 0
-        self._host = 0  # which life of the ring's host this session is with
+        self._host = 0  # which life of the ring's host it is attached to
         self._refused: tuple[int, list[list[int]]] | None = None  # who refused last, and which chain
         self._fruitless = 0  # errors since a chain completed
         self._wire: Wire | None = None

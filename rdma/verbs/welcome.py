@@ -22,7 +22,7 @@ class Welcome:
     host : int
         Names this life of the ring's host.
     queue : QueueAddress
-        The host's queue pair for this session.
+        The host's queue pair for this front end.
     grants : tuple of Grant
         What the session may touch.
     ring : RingMap

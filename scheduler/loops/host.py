@@ -19,6 +19,7 @@ from graphs.host_launch import (
     synchronize,
     use_context,
 )
+from graphs.launcher import runs_ahead
 from graphs.step_io import step_view
 from ring import layout as at
 from ring.atomics import now_ns, pause, store_release
@@ -34,30 +35,10 @@ QUERIED = 64  # turns that found the step running, before the driver is asked wh
 def run(words, narrow, state_words, step_words, table_words, launcher_core, key, may_admit, prefill_or_decode,
         victim):  # fmt: skip
     """As `scheduler.loops.cpu.run`; `launcher_core` holds stream and context (`HostLauncher`)."""
-    ring = ring_view(words, narrow)
-    state = sc.state_view(state_words)
-    io = step_view(step_words)
-    table = table_view(table_words)
-    launcher = HostLauncher(launcher_core)
-    if use_context(launcher_core[L_CONTEXT]) != 0:
-        return _fault(ring)
-    store_release(ring.status, at.S_PHASE, at.PHASE_RUNNING)
-    spins = 0
-    while True:
-        verdict = turn(
-            ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, 0, 1, now_ns()
-        )
-        if verdict == sc.STEPPED:
-            spins = 0
-            if synchronize(launcher_core[L_STREAM]) != 0:
-                return _fault(ring)
-        elif verdict == sc.CLOSE_WINDOW:
-            _open_window(state, launcher_core)
-        elif verdict == sc.PARKED or verdict == sc.STOPPED or verdict == sc.FAULTED:
-            return _leave(ring, verdict)
-        else:
-            pause(spins)
-            spins += 1
+    return _serve(
+        ring_view(words, narrow), sc.state_view(state_words), step_view(step_words), table_view(table_words),
+        HostLauncher(launcher_core), key, may_admit, prefill_or_decode, victim,
+    )  # fmt: skip
 
 
 @njit(cache=False)
@@ -67,12 +48,16 @@ def run_pipelined(words, narrow, state_words, step_words, table_words, launcher_
 
     The turn looks at the flag for a while (``G_POLL_SPINS``), so a step in flight is never slept on.
     """
-    ring = ring_view(words, narrow)
-    state = sc.state_view(state_words)
-    io = step_view(step_words)
-    table = table_view(table_words)
-    launcher = HostPipelined(launcher_core)
-    if use_context(launcher_core[L_CONTEXT]) != 0:
+    return _serve(
+        ring_view(words, narrow), sc.state_view(state_words), step_view(step_words), table_view(table_words),
+        HostPipelined(launcher_core), key, may_admit, prefill_or_decode, victim,
+    )  # fmt: skip
+
+
+@uncounted
+def _serve(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim):
+    core = launcher.core
+    if use_context(core[L_CONTEXT]) != 0:
         return _fault(ring)
     store_release(ring.status, at.S_PHASE, at.PHASE_RUNNING)
     spins = 0
@@ -82,14 +67,16 @@ def run_pipelined(words, narrow, state_words, step_words, table_words, launcher_
         )
         if verdict == sc.STEPPED:
             spins = 0
-        elif verdict == sc.BUSY:
-            spins += 1
-            if spins % QUERIED == 0 and _is_broken(query(launcher_core[L_STREAM])):
+            if not runs_ahead(launcher) and synchronize(core[L_STREAM]) != 0:
                 return _fault(ring)
         elif verdict == sc.CLOSE_WINDOW:
-            _open_window(state, launcher_core)
+            _open_window(state, core)
         elif verdict == sc.PARKED or verdict == sc.STOPPED or verdict == sc.FAULTED:
             return _leave(ring, verdict)
+        elif runs_ahead(launcher) and verdict == sc.BUSY:
+            spins += 1
+            if spins % QUERIED == 0 and _is_broken(query(core[L_STREAM])):
+                return _fault(ring)
         else:
             pause(spins)
             spins += 1
