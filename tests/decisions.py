@@ -61,7 +61,7 @@ def run_scenario(backend: Any, config: EngineConfig) -> dict[str, Any]:
         handles = port.submit_many(requests)
         assert all(isinstance(handle, Handle) for handle in handles), handles
         backend.start(ring.words, ring.view)
-        answers = _collect(port, handles)
+        answers = collect(port, handles)
         ring.view.command[at.C_STOP] = at.STOP
         assert backend.join(20.0), "the scheduler did not stop"
         decisions = [
@@ -83,7 +83,7 @@ def _decision(entry: Entry) -> list[Any]:
     return [entry.event.name, *entry.arguments[:count]]
 
 
-def _collect(port: FrontEndPort, handles: list) -> list[list[int]]:
+def collect(port: FrontEndPort, handles: list) -> list[list[int]]:
     answers: dict[Handle, list[int]] = {handle: [] for handle in handles}
     give_up, left = time.monotonic() + DEADLINE_S, len(handles)
     while left:

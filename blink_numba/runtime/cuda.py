@@ -132,6 +132,10 @@ class CudaBackend:
         """What the scheduler launches; another engine's backend says another one here."""
         return CudaEngine(model, limits, batch_invariant=self._config.batch_invariant)
 
+    def _place_ring(self, words: np.ndarray) -> Registered:
+        """Where the scheduler finds the ring; a backend of a ring in GPU memory has another place."""
+        return Registered(words)
+
     def _make_kernel(self, policy: Policy) -> Callable:
         from scheduler.loops.cuda import make_kernel
 
@@ -208,7 +212,7 @@ class CudaBackend:
         """Register the ring, capture the scheduler over it, and let it go."""
         assert self._host_state is not None
         self._view = ring
-        self._ring = Registered(words)
+        self._ring = self._place_ring(words)
         self._state = cuda.to_device(self._host_state)
         self._reserve_shared(
             self._host_state, self._ring.words, self._ring.narrow, self._state, self.engine.io

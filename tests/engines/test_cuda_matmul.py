@@ -24,7 +24,7 @@ def product(run, tile_m: int, store: str, x: np.ndarray, w: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("tile_m", [gemm.SMALL_ROWS, gemm.LARGE_ROWS])
-@pytest.mark.parametrize(("rows", "columns", "k"), [(5, 24, 40), (16, 64, 64), (67, 70, 200)])
+@pytest.mark.parametrize(("rows", "columns", "k"), [(5, 24, 40), (16, 64, 64), (67, 70, 200), (3, 67, 8)])
 def test_product_is_right_with_ragged_edges(run, tile_m, rows, columns, k):
     x, w = to_bf16(RNG.standard_normal((rows, k))), to_bf16(RNG.standard_normal((columns, k)))
     expected = as_float(x).astype(np.float64) @ as_float(w).astype(np.float64).T
@@ -36,6 +36,14 @@ def test_stores(run):
     plain = product(run, 16, gemm.FLOAT32, x, w)
     np.testing.assert_array_equal(product(run, 16, gemm.BF16, x, w), to_bf16(plain))
     np.testing.assert_array_equal(product(run, 16, gemm.ADD_FLOAT32, x, w), plain + np.float32(7))
+
+
+@pytest.mark.parametrize("store", [gemm.FLOAT32, gemm.BF16, gemm.ADD_FLOAT32])
+def test_an_odd_number_of_columns_leaves_the_next_row_alone(run, store):
+    """The last pair of a row has one column: where the other would lie the next row begins."""
+    x, w = to_bf16(RNG.standard_normal((3, 16))), to_bf16(RNG.standard_normal((7, 16)))
+    even = product(run, 16, store, x, np.ascontiguousarray(np.concatenate([w, w[:1]])))
+    np.testing.assert_array_equal(product(run, 16, store, x, w), even[:, :7])
 
 
 def test_a_row_does_not_depend_on_tile_place_or_neighbours(run):

@@ -37,7 +37,7 @@ def over_dma(memory):
 def test_contract(make_ring, make, check):
     memory = make_ring(**SIZES)
     with make(memory) as transport:
-        check(Bench(memory, transport))
+        check(Bench(memory.words, transport))
 
 
 @pytest.mark.parametrize("make", [over_shm, over_a_faulty_wire, over_dma])
@@ -87,7 +87,7 @@ def test_a_connection_lost_with_the_last_releases_loses_no_answer(make_ring):
 def test_a_lost_connection_is_said_at_every_use(make_ring):
     memory = make_ring()
     with FaultyTransport(over_shm(memory), Faults(choose=lambda n: 0)) as transport:
-        bench = Bench(memory, transport)
+        bench = Bench(memory.words, transport)
         transport.lost = True
         with pytest.raises(TransportLost):
             bench.run((0, bench.share.ctl, 0, 1))

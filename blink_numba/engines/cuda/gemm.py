@@ -23,7 +23,7 @@ SMALL_ROWS, LARGE_ROWS = 16, 64  # rows of a tile: decode, prefill
 BF16, FLOAT32, ADD_FLOAT32 = "bf16", "float32", "add_float32"  # what becomes of a sum
 
 copy_wait = ptx.copy_wait(STAGES - 2)
-uint32, int32, int64 = types.uint32, types.int32, types.int64
+uint32, int32, int64, float32 = types.uint32, types.int32, types.int64, types.float32
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -52,8 +52,7 @@ def gemm_kernel(tile_m: int, store: str):
     """Kernel ``(x uint16[m, k], w uint16[n, k], y[m, n])`` with `tile_m` (16 or 64) rows a block.
 
     `store` is `BF16` (y is uint16), `FLOAT32`, or `ADD_FLOAT32` (added to what y holds).
-    Grid ``(ceil(n / TILE_N), ceil(m / tile_m))``, `THREADS` threads. `k` must be a multiple
-    of 8 and `n` even.
+    Grid ``(ceil(n / TILE_N), ceil(m / tile_m))``, `THREADS` threads. `k` must be a multiple of 8.
     """
     warps_m = 1 if tile_m == SMALL_ROWS else 2
     warps_n = 4 // warps_m
@@ -77,7 +76,7 @@ def gemm_kernel(tile_m: int, store: str):
         total = cuda.local.array(sums, types.float32)
         a = cuda.local.array(a_words, types.uint32)
         for index in range(sums):
-            total[index] = types.float32(0.0)
+            total[index] = float32(0.0)
 
         for step in range(STAGES - 1):
             if step < steps:
@@ -126,18 +125,16 @@ def gemm_kernel(tile_m: int, store: str):
                 if row < rows:
                     for j in range(tiles_n):
                         column = first_n + warp_n + j * 8 + (lane & 3) * 2
-                        if column < columns:
-                            p = (i * tiles_n + j) * 4 + half * 2
-                            if as_bf16:
-                                pair = ptx.pack_bf16(total[p], total[p + 1])
-                                y[row, column] = types.uint16(pair & uint32(0xFFFF))
-                                y[row, column + 1] = types.uint16(pair >> uint32(16))
-                            elif add:
-                                y[row, column] += total[p]
-                                y[row, column + 1] += total[p + 1]
-                            else:
-                                y[row, column] = total[p]
-                                y[row, column + 1] = total[p + 1]
+                        p = (i * tiles_n + j) * 4 + half * 2
+                        for side in range(2):  # the second of the last pair may be the next row's first
+                            if column + side < columns:
+                                if as_bf16:
+                                    low = ptx.pack_bf16(total[p + side], float32(0.0)) & uint32(0xFFFF)
+                                    y[row, column + side] = types.uint16(low)
+                                elif add:
+                                    y[row, column + side] += total[p + side]
+                                else:
+                                    y[row, column + side] = total[p + side]
 
     return gemm
 

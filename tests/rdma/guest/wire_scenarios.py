@@ -95,7 +95,7 @@ def setup(**options):
 def contract() -> None:
     for check in CONTRACT:
         with setup() as world, world.transport() as transport:
-            check(Bench(world.memory, transport))
+            check(Bench(world.memory.words, transport))
 
 
 def posts_of_a_burst_and_of_a_poll() -> None:
@@ -145,7 +145,7 @@ def the_other_library() -> None:
     """PyPI's ibverbs on both sides, then on the front end's alone."""
     for check in CONTRACT[:4]:
         with setup(provider="ibverbs") as world, world.transport() as transport:
-            check(Bench(world.memory, transport))
+            check(Bench(world.memory.words, transport))
     for provider in ("ibverbs", None):
         with setup(provider=provider) as world:
             port = world.port(provider="ibverbs")
