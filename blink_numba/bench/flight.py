@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ring.atomics import load_acquire
@@ -80,7 +82,9 @@ class FlightTail:
         return np.concatenate([np.zeros((0, FLIGHT_WORDS), np.int64), *self._parts])
 
 
-def decode_steps(entries: np.ndarray, batch: int | None = None) -> np.ndarray:
+def decode_steps(
+    entries: np.ndarray, batch: int | None = None, beyond: Callable[[np.ndarray], np.ndarray] | None = None
+) -> np.ndarray:
     """Times from one decode step's launch to that of the next, µs.
 
     Only pairs of steps that follow each other directly over the same graph, so prefills and
@@ -91,6 +95,8 @@ def decode_steps(entries: np.ndarray, batch: int | None = None) -> np.ndarray:
     entries : int64[n, 8]
     batch : int, optional
         Only steps of so many rows.
+    beyond : callable, optional
+        From the steps' tickets, int64[n], to what each takes by itself, in µs: told is what they take more.
     """
     steps = entries[np.isin(entries[:, EVENT], (Event.DECODE, Event.PREFILL))]
     before, after = steps[:-1], steps[1:]
@@ -99,7 +105,8 @@ def decode_steps(entries: np.ndarray, batch: int | None = None) -> np.ndarray:
     if batch is not None:
         paired &= (before[:, B] == batch) & (after[:, B] == batch)
     launched = steps[:, TIME] + steps[:, C]  # of decodes
-    return (launched[1:] - launched[:-1])[paired] / 1e3
+    times = (launched[1:] - launched[:-1])[paired] / 1e3
+    return times if beyond is None else times - beyond(before[paired, A])
 
 
 def prefill_rate(entries: np.ndarray) -> float:

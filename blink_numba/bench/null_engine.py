@@ -1,7 +1,7 @@
 """An engine that computes nothing: what is left of a step is launch and scheduler.
 
 ``python -m blink_numba.bench.null_engine`` is the engine's process, as ``blink_numba.runtime``, with
-steps of a fixed length (`BusyBackend`).
+steps of known lengths (`BusyBackend`).
 
 The next token is a fixed function of a seat's last token and its position, so every token of
 every answer can be checked. For GPUs; one kernel is a whole step.
@@ -32,6 +32,7 @@ from ring.jit import njit
 from scheduler.policy import named_policy
 
 THREADS = 256
+BUSY_NS = 300_000  # of the steps of `BusyBackend`: their lengths spread over more than a scan's period
 
 
 @njit
@@ -67,13 +68,24 @@ def prefill_runs(run_seat, run_start, run_samples, token, position, out_token, v
             out_token[run_seat[run]] = next_token(token[last], position[last], vocab_size)
 
 
+@njit
+def busy_time(ticket, busy_ns):
+    """How long the step of a ticket lasts, in ns: `busy_ns`, give or take a fifth.
+
+    Steps of one length would end at the same moment between two scans of the ring, early or late by
+    microseconds as the code of the scheduler happens to be laid out. Ninety-six lengths, each as often.
+    """
+    return busy_ns + busy_ns // 240 * (ticket * 37 % 96 - 48)
+
+
 @cuda.jit
 def null_decode(rows, seat_token, seat_position, out_token, vocab_size, batch, control, releases, busy_ns):
-    """A decode step in one kernel of at least `busy_ns`; it releases DONE itself unless another one does."""
+    """A decode step in one kernel of at least its `busy_time`; it releases DONE unless another one does."""
     began = now_ns()
+    lasts = busy_time(load_relaxed(control, TICKET), busy_ns)
     decode_rows(rows, seat_token, seat_position, out_token, vocab_size, batch, cuda.threadIdx.x, THREADS)
     lane_barrier()
-    while now_ns() - began < busy_ns:
+    while now_ns() - began < lasts:
         pass
     if cuda.threadIdx.x == 0 and releases != 0:
         control[FAULT] = 0
@@ -103,7 +115,7 @@ class NullEngine:
     ahead : bool
         That scheduler launches decode steps ahead.
     busy_ns : int
-        A decode step takes so long, as it would with something to compute.
+        A decode step takes about so long (`busy_time`), as it would with something to compute.
     """
 
     def __init__(
@@ -157,9 +169,9 @@ class NullBackend(CudaBackend):
 
 
 class BusyBackend(NullBackend):
-    """Steps of a fixed length, the same in every process: those of a model differ by microseconds."""
+    """Steps of known lengths, the same in every process: those of a model differ by microseconds."""
 
-    busy_ns = 300_000
+    busy_ns = BUSY_NS
 
 
 class NullHostBackend(CudaHostBackend):

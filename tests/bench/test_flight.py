@@ -58,6 +58,7 @@ def test_only_steps_that_follow_each_other_count():
     entries = tail.entries()
     assert decode_steps(entries).tolist() == [2.0, 3.0, 1.5]
     assert decode_steps(entries, 5).tolist() == [1.5]
+    assert decode_steps(entries, beyond=lambda tickets: tickets / 4).tolist() == [1.75, 2.5, 0.0]
     assert prefill_rate(entries) == pytest.approx((512 + 300) / 6e-6)
 
 
