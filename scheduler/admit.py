@@ -9,7 +9,9 @@ from scheduler import state as sc
 from scheduler.blocks import take_next_block
 from scheduler.seats import blocks_to_admit, count_decoding, decoding, preempt, take_seat
 
-OFFERED, KEY, TICKET = range(sc.OFFER_WORDS)  # words of a lane's offer in BEST
+# words of an offer: slot or seat (-1: none), what it is compared by, a request in service also its own key
+OFFERED, KEY, TICKET, OWN_KEY = range(sc.OFFER_WORDS)
+VICTIMS = sc.LANES  # the offers of seats lie behind those of waiting requests
 GROUP = 16  # offers that one lane compares
 NO_VICTIM = sc.NO_SLOT
 
@@ -48,12 +50,9 @@ def judge(state, key, victim, lane, lanes):
     one that the step itself makes the better choice is seen beside the next one.
     """
     if state.core[sc.K_JUDGING] != 0:
-        _find_victim(state, victim, lane, lanes)
-        _find_best(state, key, lane, lanes)
+        _search(state, key, victim, lane, lanes)
         if lane == 0:
-            slot = state.best[OFFERED]
-            seat = state.core[sc.K_VICTIM]
-            state.core[sc.K_DISPLACES] = 1 if seat >= 0 and _is_better(state, key, slot, seat) else 0
+            state.core[sc.K_DISPLACES] = 1 if _is_better(state) else 0
 
 
 @uncounted
@@ -61,23 +60,48 @@ def admit(ring, state, io, key, may_admit, victim, lane, lanes, now):
     """Seat waiting requests, best first, while lane 0 says so in K_ADMITTING. All lanes."""
     core = state.core
     while core[sc.K_ADMITTING] != 0:
-        if may_displace(state):  # the same for all lanes: lane 0 writes between barriers
-            _find_victim(state, victim, lane, lanes)
-        _find_best(state, key, lane, lanes)
+        _search(state, key, victim, lane, lanes)
         if lane == 0:
             slot = state.best[OFFERED]
             seated = False
             if may_try(state):
                 seated = _try_seat(ring, state, io, may_admit, slot, now)
             if not seated and may_displace(state):
-                _displace(ring, state, io, key, may_admit, slot, core[sc.K_VICTIM], now)
+                _displace(ring, state, io, may_admit, slot, now)
             core[sc.K_ADMITTING] = 1 if seated and (may_try(state) or may_displace(state)) else 0
         lane_barrier()
 
 
 @uncounted
-def _find_best(state, key, lane, lanes):
-    """Offer the waiting request with the smallest key, the oldest among equals. All lanes."""
+def _search(state, key, victim, lane, lanes):
+    """Find the best waiting request and, where it may take a seat, whose: the first offers. All lanes.
+
+    The last lanes take the first seats, and so look at them beside those that look at who waits;
+    some lanes then compare some offers each, for one alone would take microseconds on a GPU.
+    """
+    asked = min(max(state.core[sc.K_WAITING], 1), lanes)
+    held = min(state.config[sc.G_SEATS], lanes) if may_displace(state) else 0  # the same for all lanes
+    back = lanes - 1 - lane
+    if lane < asked:
+        _offer_waiting(state, key, lane, lanes)
+    if back < held:
+        _offer_seat(state, key, victim, back, lanes)
+    lane_barrier()
+    if lane * GROUP < asked:
+        take_best(state, lane * GROUP, 1, min((lane + 1) * GROUP, asked))
+    if back * GROUP < held:
+        take_best(state, VICTIMS + back * GROUP, 1, VICTIMS + min((back + 1) * GROUP, held))
+    lane_barrier()
+    if lane == 0:
+        take_best(state, 0, GROUP, asked)
+    if back == 0 and held > 0:
+        take_best(state, VICTIMS, GROUP, VICTIMS + held)
+    lane_barrier()  # the next offers would be among those compared
+
+
+@uncounted
+def _offer_waiting(state, key, lane, lanes):
+    """Offer the best of a lane's waiting requests: the smallest key, the oldest among equals."""
     best, best_key, best_ticket = sc.NO_SLOT, 0, 0
     for index in range(lane, state.core[sc.K_WAITING], lanes):
         slot = state.waiting[index]
@@ -85,52 +109,40 @@ def _find_best(state, key, lane, lanes):
         ticket = state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
         if best == sc.NO_SLOT or slot_key < best_key or (slot_key == best_key and ticket < best_ticket):
             best, best_key, best_ticket = slot, slot_key, ticket
-    _offer(state, lane, lanes, best, best_key, best_ticket)
+    here = lane * sc.OFFER_WORDS
+    state.best[here + OFFERED] = best
+    state.best[here + KEY] = best_key
+    state.best[here + TICKET] = best_ticket
 
 
 @uncounted
-def _find_victim(state, victim, lane, lanes):
-    """Put into K_VICTIM the decoding seat with the largest key, the newest among equals. All lanes."""
-    best, best_key, best_ticket = NO_VICTIM, 0, 0
-    for seat in range(lane, state.config[sc.G_SEATS], lanes):
+def _offer_seat(state, key, victim, first, lanes):
+    """Offer the decoding seat with the largest key among a lane's: the newest among equals."""
+    best, best_key, best_ticket, own_key = NO_VICTIM, 0, 0, 0
+    for seat in range(first, state.config[sc.G_SEATS], lanes):
         if not decoding(state, seat):
             continue
         slot = state.seats[seat * sc.SEAT_WORDS + sc.SE_SLOT]
         # the complements: the largest is the smallest then
-        key = ~victim(state.hot, state.words, slot)
+        seat_key = ~victim(state.hot, state.words, slot)
         ticket = ~state.slots[slot * sc.SLOT_WORDS + sc.SL_TICKET]
-        if best == NO_VICTIM or key < best_key or (key == best_key and ticket < best_ticket):
-            best, best_key, best_ticket = seat, key, ticket
-    _offer(state, lane, lanes, best, best_key, best_ticket)
-    if lane == 0:
-        state.core[sc.K_VICTIM] = state.best[OFFERED]
-
-
-@uncounted
-def _offer(state, lane, lanes, found, key, ticket):
-    """Offer what a lane found (-1: nothing); then the first offer is the best of all. All lanes.
-
-    By way of some lanes that each compare some offers: one alone would take microseconds on a GPU.
-    """
-    here = lane * sc.OFFER_WORDS
-    state.best[here + OFFERED] = found
-    state.best[here + KEY] = key
-    state.best[here + TICKET] = ticket
-    lane_barrier()
-    if lane * GROUP < lanes:
-        take_best(state, lane * GROUP, 1, min((lane + 1) * GROUP, lanes))
-    lane_barrier()
-    if lane == 0:
-        take_best(state, 0, GROUP, lanes)
-    lane_barrier()  # the next offers would be among those compared
+        if best == NO_VICTIM or seat_key < best_key or (seat_key == best_key and ticket < best_ticket):
+            best, best_key, best_ticket = seat, seat_key, ticket
+    if best != NO_VICTIM:
+        own_key = key(state.hot, state.words, state.seats[best * sc.SEAT_WORDS + sc.SE_SLOT])
+    here = (VICTIMS + first) * sc.OFFER_WORDS
+    state.best[here + OFFERED] = best
+    state.best[here + KEY] = best_key
+    state.best[here + TICKET] = best_ticket
+    state.best[here + OWN_KEY] = own_key
 
 
 @uncounted
 def take_best(state, first, stride, end):
-    """Put the best of every `stride`-th lane's offers in the place of the first of them."""
+    """Put the best of every `stride`-th offer in the place of the first of them."""
     into = first * sc.OFFER_WORDS
-    for lane in range(first + stride, end, stride):
-        here = lane * sc.OFFER_WORDS
+    for offer in range(first + stride, end, stride):
+        here = offer * sc.OFFER_WORDS
         if state.best[here + OFFERED] == sc.NO_SLOT:
             continue
         key, best_key = state.best[here + KEY], state.best[into + KEY]
@@ -157,24 +169,27 @@ def _try_seat(ring, state, io, may_admit, slot, now):
 
 
 @uncounted
-def _is_better(state, key, slot, seat):
-    """Whether a waiting request may have a seat in service: it is that much better, and there is room."""
-    core, here = state.core, seat * sc.SEAT_WORDS
-    loser = state.seats[here + sc.SE_SLOT]
-    gain = key(state.hot, state.words, loser) - key(state.hot, state.words, slot)
-    room = core[sc.K_BLOCKS_FREE] + state.seats[here + sc.SE_BLOCKS] - blocks_to_admit(state, slot)
-    return gain > state.policy[sc.P_MARGIN] and room >= core[sc.K_SEATED] - 1
+def _is_better(state):
+    """Whether the request found is so much better than the victim that it may have its seat, and has room."""
+    victim = VICTIMS * sc.OFFER_WORDS
+    slot, seat = state.best[OFFERED], state.best[victim + OFFERED]
+    if slot == sc.NO_SLOT or seat == NO_VICTIM:
+        return False
+    gain = state.best[victim + OWN_KEY] - state.best[KEY]
+    room = state.core[sc.K_BLOCKS_FREE] + state.seats[seat * sc.SEAT_WORDS + sc.SE_BLOCKS]
+    room -= blocks_to_admit(state, slot)
+    return gain > state.policy[sc.P_MARGIN] and room >= state.core[sc.K_SEATED] - 1
 
 
 @uncounted
-def _displace(ring, state, io, key, may_admit, slot, seat, now):
+def _displace(ring, state, io, may_admit, slot, now):
     """Give a waiting request the seat of one in service, if the policy finds it that much better.
 
     Once a boundary, so that no pair can trade a seat for ever.
     """
-    if seat < 0 or not _is_better(state, key, slot, seat) or may_admit(state.hot, state.words, slot) == 0:
+    if not _is_better(state) or may_admit(state.hot, state.words, slot) == 0:
         return
-    preempt(ring, state, io, seat, now)
+    preempt(ring, state, io, state.best[VICTIMS * sc.OFFER_WORDS + OFFERED], now)
     take_seat(ring, state, io, slot, now)
     count_decoding(state)
 

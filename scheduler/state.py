@@ -19,7 +19,7 @@ from ring.sections import LINE, TABLE, Section, check_buffer, format_buffer, lay
 from ring.words import SLOTS_PER_DOORBELL
 
 STATE_MAGIC = 0x424C4E4B_53544154  # "BLNKSTAT"
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 # --- configuration: written by the host before the start ---
 (G_SEATS, G_BLOCK_SIZE, G_BLOCKS, G_BLOCKS_PER_SEAT, G_MAX_MODEL_LEN, G_VOCAB_SIZE, G_PREFILL_TOKENS,
@@ -34,7 +34,7 @@ CONFIG_WORDS = 32
  K_TOKENS, K_FINISHED, K_PREEMPTIONS, K_CLAIMS, K_LOOPS, K_ADMITTING, K_PARK,
  K_WATCHED, K_POLICY_ASKED, K_FAULT, K_DECODE_GRAPH,
  K_GOES_ON, K_COLLECTED, K_COLLECTED_ROWS, K_COLLECTED_STEP,
- K_QUIET, K_JUDGING, K_DISPLACES, K_VICTIM, K_AHEAD) = range(47)  # fmt: skip
+ K_QUIET, K_JUDGING, K_DISPLACES, K_AHEAD) = range(46)  # fmt: skip
 # counters that lanes add to atomically, on lines of their own
 assert K_AHEAD < 6 * LINE
 K_CLAIMED = 6 * LINE  # claims without a ticket yet
@@ -77,7 +77,7 @@ FRONT_END_WORDS = LINE
 
 EOS_LIMIT = 16
 LANES = 256  # the most lanes of one scheduler
-OFFER_WORDS = 3  # what a lane found when all search: index or -1, key, ticket
+OFFER_WORDS = 4  # what a lane found when all search, see `scheduler.admit`
 
 # --- the policy in force, then the presets it can be swapped for ---
 P_ACTIVE, P_PREEMPTIVE, P_MARGIN, P_ACCOUNTING, P_SERIAL, P_PRESETS = range(6)
@@ -106,8 +106,8 @@ class SchedulerState(NamedTuple):
     the seats of the decode batch, as the step buffer has them.
     `waiting` [slots]: slots without a seat, unordered, dense. `free_seats`, `free_blocks`:
     stacks. `graph_turn` [graphs]: launches of a graph. `front_ends` [front ends *
-    FRONT_END_WORDS]. `best` [LANES * OFFER_WORDS]: each lane's best candidate. `policy`
-    [POLICY_WORDS]: the policy in force with its parameters and memory, and the presets.
+    FRONT_END_WORDS]. `best` [2 * LANES * OFFER_WORDS]: each lane's best candidate, then each one's
+    victim. `policy` [POLICY_WORDS]: the policy in force with its parameters and memory, and the presets.
     `words`: the whole buffer; `hot`: where its hot sections are, the same array but on a GPU
     (`hot_words`). A policy's functions are called with both.
     """
@@ -145,7 +145,7 @@ def sections_of(spec: EngineSpec, geometry: RingGeometry) -> list[Section]:
         Section("free_seats", spec.seats),
         Section("graph_turn", len(shapes(spec))),
         Section("front_ends", geometry.front_ends, FRONT_END_WORDS),
-        Section("best", LANES, OFFER_WORDS),
+        Section("best", 2 * LANES, OFFER_WORDS),
         Section("policy", POLICY_WORDS),
         Section("slots", geometry.slots, SLOT_WORDS),
         Section("waiting", geometry.slots),

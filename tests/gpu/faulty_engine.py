@@ -13,7 +13,6 @@ import numpy as np
 from blink_numba.bench.null_engine import NullBackend, NullEngine
 from blink_numba.models import load_model
 from blink_numba.runtime import __main__ as process
-from blink_numba.runtime import local
 from graphs._cuda import cuda
 from ring.atomics import now_ns, pause
 from scheduler import state as sc
@@ -74,10 +73,11 @@ class FaultyBackend(NullBackend):
 def main() -> int:
     """Run the engine's process over the faulty backend."""
     FaultyBackend.faults = [fault for fault in sys.argv.pop(1).split(",") if fault]
-    local.make_backend = lambda config, progress: FaultyBackend(
-        load_model("tiny"), config, named_policy(config.policy), progress
+    return process.main(
+        lambda config, progress: FaultyBackend(
+            load_model("tiny"), config, named_policy(config.policy), progress
+        )
     )
-    return process.main()
 
 
 if __name__ == "__main__":
