@@ -29,11 +29,12 @@ from blink_numba.serving import Serving, ServingError
 from ring.memory import RingMemory
 
 SHARE_TOKENS = 400  # that must arrive before, during and after the stop
+ANSWER_TOKENS = 100  # of an answer: each share has some, so all see contexts of the same lengths
 DEADLINE_S = 60.0
 
 
 class Stream(threading.Thread):
-    """A long answer, asked for again whenever it ends; counts the tokens that arrive."""
+    """An answer, asked for again whenever it ends; counts the tokens that arrive."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -44,8 +45,8 @@ class Stream(threading.Thread):
 
     def run(self) -> None:
         body = {
-            "prompt": "Once upon a time", "max_tokens": 1500, "temperature": 0, "ignore_eos": True,
-            "stream": True,
+            "prompt": "Once upon a time", "max_tokens": ANSWER_TOKENS, "temperature": 0,
+            "ignore_eos": True, "stream": True,
         }  # fmt: skip
         try:
             while not self._enough.is_set():

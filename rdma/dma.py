@@ -2,7 +2,7 @@
 
 Each row is an asynchronous copy on one stream of its own. Copies of a stream run one after the
 other, which is the order the protocol asks for; the copy engine works beside the resident
-scheduler, which never has to give way (7–10 µs a copy on an H200, see the table in the design).
+scheduler, which never has to give way (12 µs a copy on an H200, posted and completed from Python).
 Another process cannot do this: its writes would wait for a time slice of the GPU.
 
 Everything is allocated by the constructor: while a scheduler kernel is resident nothing may

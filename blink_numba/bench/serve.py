@@ -310,6 +310,6 @@ def draw(rows: list[Row], file: str) -> None:
             axes.plot(*zip(*points, strict=True), marker="o", ls=style, label=line)
         axes.set_xlabel("requests/s")
         axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0.0, 1.05 * axes.get_ylim()[1])
         axes.legend()
     figure.savefig(file)
