@@ -14,6 +14,7 @@ import re
 import textwrap
 import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numba.core import config, errors, types
 
 from scheduler import state as sc
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
+from scheduler.policy_ends import MOST_ROUNDS, OWN_PACKAGES, deepest, helpers, loops_unseen, rounds_of_loop
 from scheduler.state import borrowed_view
 
 WORDS = types.Array(types.int64, 1, "C")
@@ -53,7 +55,7 @@ _REASONS: dict[type[ast.AST], str] = {
 }
 
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_UNBOUNDED = "a loop without a bound can hold up a kernel for ever"
 _NO_PLAIN_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 # Questions that take an index into so many words: a constant beyond them is a mistake.
@@ -82,22 +84,46 @@ def check_source(title: str, kind: str, function: Callable[..., Any]) -> None:
             f"policy {title!r}, {kind}, {_place(body, body.__code__.co_firstlineno)}: "
             f"must take {names}, takes {inspect.signature(body)}"
         )
-    try:
-        source = textwrap.dedent(inspect.getsource(body))
-        tree = ast.parse(source)
-    except (OSError, TypeError, SyntaxError):
-        return  # no source to look at (made by exec): compiling is the only check
-    definition = next((node for node in ast.walk(tree) if isinstance(node, _DEFINITIONS)), None)
-    if isinstance(definition, ast.AsyncFunctionDef):
+    if inspect.iscoroutinefunction(body):
         raise PolicyError(f"policy {title!r}: {kind} must not be async: {_REASONS[ast.Await]}")
-    if definition is None:
+    if body.__name__ == "<lambda>":
         raise PolicyError(f"policy {title!r}: {kind} must be written with def, not as an expression")
-    offset = body.__code__.co_firstlineno - 1
-    for node in _inside(definition):
-        reason = _objection(node, kind, body)
-        if reason:
-            where = _place(body, getattr(node, "lineno", 1) + offset)
-            raise PolicyError(f"policy {title!r}, {kind}, {where}: {reason}")
+    _check_body(title, kind, body, ())
+
+
+def _check_body(title: str, kind: str, body: FunctionType, callers: tuple[FunctionType, ...]) -> int:
+    """Refuse what a function, or one that it calls, cannot do; how many rounds its loops make at most."""
+
+    def refuse(line: int, reason: str) -> None:
+        raise PolicyError(f"policy {title!r}, {kind}, {_place(body, line)}: {reason}")
+
+    first = body.__code__.co_firstlineno
+    if body in callers:
+        refuse(first, f"{body.__name__}() calls itself: a kernel's stack is small, use a loop with a bound")
+    definition, rounds = _definition(body), 1
+    if definition is not None:
+        for node in _inside(definition):
+            reason = _objection(node, kind, body)
+            if reason:
+                refuse(getattr(node, "lineno", 1) + first - 1, reason)
+        rounds = deepest(definition.body, body)
+    elif loops_unseen(body):
+        refuse(first, "it loops, and without its source nobody can see for how long: write it in a file")
+    inner = [_check_body(title, kind, helper, (*callers, body)) for helper in helpers(body)]
+    rounds *= max(inner, default=1)
+    if rounds > MOST_ROUNDS:
+        refuse(first, f"loops make up to {rounds:,} rounds a call; {MOST_ROUNDS:,} are allowed")
+    return rounds
+
+
+def _definition(body: FunctionType) -> ast.FunctionDef | None:
+    """A function as written; None for an expression, and where no source is at hand (made by exec)."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(body)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return next((node for node in found if node.name == body.__name__), None)
 
 
 def _inside(definition: ast.FunctionDef) -> list[ast.AST]:
@@ -119,8 +145,10 @@ def _objection(node: ast.AST, kind: str, body: Callable[..., Any]) -> str | None
             return "a kernel has no strings"
         if isinstance(node.value, int) and node.value >= 1 << 63:
             return f"{node.value} does not fit into the 63 bits of an int64 key"
-    if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value:
-        return "a loop without a bound can hold up a kernel for ever: use for … in range(most)"
+    if isinstance(node, ast.While):
+        return f"{_UNBOUNDED}: use for … in range(most), and break"
+    if isinstance(node, ast.For) and rounds_of_loop(node, body) is None:
+        return f"{_UNBOUNDED}: loop over a range whose bound is a constant, such as range(min(n, 64))"
     if isinstance(node, ast.NamedExpr):
         return "a kernel has no := : assign in a line of its own"
     if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
@@ -159,9 +187,7 @@ def _objection_to_call(node: ast.Call, kind: str, body: Callable[..., Any]) -> s
                 return f"{target.id}() does not exist in a kernel"
             return None
         return f"{target.id!r} is not defined; scheduler.view has what a policy may ask"
-    ours = (
-        (value.__module__ or "").split(".")[0] in ("ring", "scheduler") if inspect.isfunction(value) else True
-    )
+    ours = (value.__module__ or "").split(".")[0] in OWN_PACKAGES if inspect.isfunction(value) else True
     # in the plain Python copy everything is a Python function
     if not ours and not getattr(config, "DISABLE_JIT", False):
         return f"{target.id}() is a Python function: compile it with numba.njit"

@@ -72,7 +72,8 @@ def _load(where: str):
 
 
 def _execute(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Numba imports a function's module by its name: by one that can be imported the file would run twice.
+    spec = importlib.util.spec_from_file_location(f"policy {path.stem}", path)
     if spec is None or spec.loader is None:
         raise PolicyError(f"policy file {str(path)!r} cannot be loaded")
     module = importlib.util.module_from_spec(spec)

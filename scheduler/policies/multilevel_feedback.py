@@ -20,12 +20,13 @@ LEVELS = 16
 def level(view, request):
     """0 for the top queue; a request's work in tokens decides."""
     work = generated(view, request) + prompt_tokens(view, request) // parameter(view, PROMPT_SHARE)
-    quantum, depth = parameter(view, QUANTUM), 0
-    while work >= quantum and depth < LEVELS:
+    quantum = parameter(view, QUANTUM)
+    for depth in range(LEVELS):
+        if work < quantum:
+            return depth
         work -= quantum
         quantum *= 2
-        depth += 1
-    return depth
+    return LEVELS
 
 
 @uncounted

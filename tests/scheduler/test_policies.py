@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from numba import njit
 
 from ring.recorder import Event
 from scheduler import state as sc
@@ -14,7 +15,7 @@ from scheduler.build import combine, set_up
 from scheduler.policies import SHIPPED, find, shipped
 from scheduler.policy import FCFS, PolicyError, pack_name, policy, preset_name, unpack_name
 from scheduler.policy_check import pointers
-from scheduler.view import max_tokens, recall, remember, ticket
+from scheduler.view import arrived_ns, max_tokens, recall, remember, ticket
 from tests.scheduler.harness import COPY, Bench
 
 
@@ -152,6 +153,25 @@ def test_a_policy_is_found_by_module_or_file(tmp_path) -> None:
         find(f"{tmp_path}/none.py:X")
 
 
+def test_a_policys_file_runs_once_and_is_nobody_elses_module(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "importable_policy.py"
+    file.write_text(
+        "from pathlib import Path\nfrom scheduler.policy import policy\nfrom scheduler.view import ticket\n"
+        "Path(__file__).with_suffix('.runs').open('a').write('x')\n"
+        "@policy\ndef newest(view, request):\n    return -ticket(view, request)\n"
+    )
+    pointers(find(f"{file}:newest"))
+    assert file.with_suffix(".runs").read_text() == "x"
+    namesake = tmp_path / "scheduler.py"
+    namesake.write_text(
+        "from scheduler.policy import policy\ndef helper(x):\n    return x\n"
+        "@policy\ndef mine(view, request):\n    return helper(request)\n"
+    )
+    with pytest.raises(PolicyError, match="compile it with numba"):
+        find(f"{namesake}:mine")
+
+
 def test_combined_policies_act_as_the_one_in_force() -> None:
     bench = Bench()
     presets = [FCFS, find("sjf"), find("edf")]
@@ -246,6 +266,90 @@ def _loops_for_ever(view, request):
             return 1
 
 
+def _loops_while(view, request):
+    left = max_tokens(view, request)
+    while left > 0:
+        left -= 0
+    return left
+
+
+def _loops_as_often_as_it_is_told(view, request):
+    total = 0
+    for round in range(arrived_ns(view, request)):
+        total ^= round * round
+    return total
+
+
+def _loops_over_the_view(view, request):
+    total = 0
+    for word in view.slots:
+        total += word
+    return total
+
+
+def _loops_by_a_choice(view, request):
+    total = 0
+    for k in range(9 if request else request):
+        total += k
+    return total
+
+
+def _loops_in_loops(view, request):
+    total = 0
+    for outer in range(300):
+        if outer & 1:
+            for inner in range(min(request, ROUNDS)):
+                total += inner
+    return total
+
+
+ROUNDS = 1000
+
+
+@njit
+def _spins(n):
+    while n > 0:
+        n -= 0
+    return n
+
+
+def _calls_one_that_spins(view, request):
+    return _spins(request)
+
+
+@njit
+def _descends(n):
+    return 0 if n <= 0 else 1 + _descends(n - 1)
+
+
+def _calls_one_that_calls_itself(view, request):
+    return _descends(request)
+
+
+@njit
+def _halves(n):
+    return int(n * 0.5)
+
+
+def _calls_one_with_a_fraction(view, request):
+    return _halves(request)
+
+
+@njit
+def _counts(n):
+    total = 0
+    for k in range(ROUNDS):
+        total += k * n
+    return total
+
+
+def _calls_one_that_loops_in_a_loop(view, request):
+    total = 0
+    for k in range(ROUNDS):
+        total += _counts(k)
+    return total
+
+
 def _recalls_too_far(view, request):
     return recall(view, 127) + recall(view, 128)
 
@@ -271,6 +375,12 @@ def _asks_a_module_for_what_it_lacks(view, request):
     [
         (_takes_a_keyword, 0, r"takes \(view, request, \*, weight=1\)"),
         (_loops_for_ever, 1, "a loop without a bound"),
+        (_loops_while, 2, "a loop without a bound"),
+        (_loops_as_often_as_it_is_told, 2, r"such as range\(min\(n, 64\)\)"),
+        (_loops_over_the_view, 2, "a loop without a bound"),
+        (_loops_by_a_choice, 2, "a loop without a bound"),
+        (_loops_in_loops, 0, "300,000 rounds a call; 65,536 are allowed"),
+        (_calls_one_that_loops_in_a_loop, 0, "1,000,000 rounds a call"),
         (_recalls_too_far, 1, r"recall\(\) has the indices 0 … 127, not 128"),
         (_is_huge, 1, "too large"),
         (_has_bit_63, 1, "does not fit"),
@@ -296,6 +406,55 @@ def test_what_a_kernel_cannot_do_is_told_with_its_line(function, line: int, reas
     where = f"{__file__}:{function.__code__.co_firstlineno + line}"
     assert where in str(caught.value), "the message names the line"
     assert function.__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize(("function", "helper", "line", "reason"), [
+    (_calls_one_that_spins, _spins, 2, "a loop without a bound"),
+    (_calls_one_that_calls_itself, _descends, 0, r"_descends\(\) calls itself"),
+    (_calls_one_with_a_fraction, _halves, 2, "0.5 is not a whole number"),
+])  # fmt: skip
+def test_what_a_policy_calls_may_do_no_more_than_the_policy(function, helper, line, reason) -> None:
+    with pytest.raises(PolicyError, match=reason) as caught:
+        policy(function)
+    assert f"{__file__}:{helper.py_func.__code__.co_firstlineno + line}" in str(caught.value)
+
+
+def test_a_loop_without_source_is_refused() -> None:
+    module: dict = {}
+    exec("def looping(view, request):\n    for k in range(request):\n        pass\n    return k", module)
+    with pytest.raises(PolicyError, match="without its source"):
+        policy(module["looping"])
+
+
+LEVELS = (1, 4, 9)
+
+
+def _loops_within_bounds(view, request):
+    total = 0
+    for limit in LEVELS:
+        for k in range(len(LEVELS)):
+            total += limit * k
+    for k in range(sc.MEMORY - 1, -1, -1):
+        total += recall(view, k)
+    for k in range(1, min(request, 10), 3):
+        total += k
+    for k in range(max_tokens(view, request) % 7):
+        if k > 3:
+            break
+        total += k
+    for k in (2, 3):
+        total += k
+    return total
+
+
+def test_loops_with_a_bound_are_taken() -> None:
+    bounded = policy(_loops_within_bounds)
+    assert pointers(bounded) == bounded.functions
+    bench = Bench()
+    bench.state.slots[5 * sc.SLOT_WORDS + sc.SL_MAX_TOKENS] = 10
+    bench.state.policy[sc.P_MEMORY] = bench.state.policy[sc.P_MEMORY + sc.MEMORY - 1] = 100
+    answer = bounded.key(bench.state.hot, bench.state.words, 5)
+    assert answer == (1 + 4 + 9) * (0 + 1 + 2) + (100 + 100) + (1 + 4) + (0 + 1 + 2) + (2 + 3)
 
 
 class _Holder:
