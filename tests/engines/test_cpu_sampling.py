@@ -185,6 +185,13 @@ def test_what_cannot_come_has_no_finite_log_probability():
     assert likeliest[2][1] == -np.inf
 
 
+def test_a_vocabulary_smaller_than_what_is_asked_for_leaves_no_old_pairs():
+    _, words = sample_with_logprobs(np.arange(3, dtype=np.float32), 6)
+    likeliest = unpack_records(words[None])[0].likeliest
+    assert [token for token, _ in likeliest] == [2, 1, 0, 0, 0]
+    assert [value for _, value in likeliest[3:]] == [-np.inf, -np.inf]
+
+
 def test_exp_is_accurate_over_its_whole_range():
     x = np.linspace(-87, 87, 16 * 4000).astype(np.float32)
     values = x.copy()

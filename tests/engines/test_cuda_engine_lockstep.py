@@ -174,6 +174,15 @@ def test_bad_input_is_a_fault_of_its_step_only(llama):
     assert llama.driver.fault == 0
 
 
+@pytest.mark.parametrize("first", [LIMITS.max_model_len - 1, 2**31 + 5, -1])
+def test_a_prefill_beyond_the_positions_reads_no_block_that_is_not_there(llama, first):
+    """Attention goes by the run, not by its rows' seats: it must not look up such a position's block."""
+    llama.driver.prefill([(0, [5, 6], first, True), (1, [7], 0, True)])
+    assert llama.driver.fault == FAULT_INPUT
+    llama.driver.prefill([(1, [7], 0, True)])
+    assert llama.driver.fault == 0
+
+
 @pytest.mark.parametrize("name", ["smollm2", "llama3-8b", "phi4-15b", "qwen3-32b"])
 def test_shipped_shapes_are_served(name):
     check_config(SHAPES[name])

@@ -44,7 +44,10 @@ def surprise_of(logit, largest, normalizer):
 
 @uncounted
 def write_likeliest(logits, at, vocab, wanted, largest, normalizer, records, record):
-    """Pairs of the `wanted` likeliest tokens to ``records[record + 1:]``; equals by their ids."""
+    """Pairs of the `wanted` likeliest tokens to ``records[record + 1:]``; equals by their ids.
+
+    A vocabulary of fewer leaves pairs that cannot come.
+    """
     first, kept = record + 1, 0
     if wanted == 0:
         return
@@ -59,6 +62,8 @@ def write_likeliest(logits, at, vocab, wanted, largest, normalizer, records, rec
             place -= 1
         records[first + place] = pair
         kept = min(kept + 1, wanted)
+    for place in range(kept, wanted):
+        records[first + place] = pack_pair(NO_CHANCE, 0)
 
 
 @uncounted

@@ -85,7 +85,7 @@ def embed_row(row, seat, token, position, table, positions, fault, row_seat, row
     if seat >= 0 and not (0 <= token < table.shape[0] and 0 <= position < positions):
         if cuda.threadIdx.x == 0:
             fault[0] = FAULT_INPUT
-        seat = int64(-1)
+        seat, position = int64(-1), int64(0)  # attention goes by a run's positions, whoever its rows are
     if cuda.threadIdx.x == 0:
         row_seat[row] = seat
         row_position[row] = position
