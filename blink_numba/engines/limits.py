@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blink_numba.models import ModelConfig
+from blink_numba.engines.sampling import MOST_TOKENS
+from blink_numba.models import ModelConfig, ModelError
 from graphs.step_io import EngineSpec
 
 
@@ -52,7 +53,14 @@ class EngineLimits:
         ------
         ValueError
             `max_model_len` exceeds what the model was made for or what the cache holds.
+        ModelError
+            The model's vocabulary is larger than can be sampled from.
         """
+        if config.vocab_size > MOST_TOKENS:
+            raise ModelError(
+                f"the model has a vocabulary of {config.vocab_size} tokens; the integer weights of sampling "
+                f"serve up to {MOST_TOKENS}: choose another model"
+            )
         blocks = -(-self.kv_tokens // self.block_size)
         longest = min(config.max_position, blocks * self.block_size)
         if self.max_model_len is not None:

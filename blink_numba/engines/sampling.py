@@ -23,6 +23,7 @@ from __future__ import annotations
 from ring.jit import njit
 
 ONE_WEIGHT = 1 << 30  # weight of the likeliest token
+MOST_TOKENS = 1 << 18  # of a vocabulary: where all are equally likely, their weights add up to 2^48
 RANDOM_BITS = 31
 
 # error codes in a step's FAULT word
@@ -58,12 +59,12 @@ def random_bits(seed, position):
 
 @njit
 def target_weight(total, bits):
-    """The share of `total` (< 2^48) that a draw's running sum must exceed: 0 … total - 1."""
+    """The share of `total` (at most 2^48) that a draw's running sum must exceed: 0 … total - 1."""
     return (((total >> 16) * bits) >> 15) + (((total & 0xFFFF) * bits) >> RANDOM_BITS)
 
 
 @njit
 def share_of(total, millionths):
-    """Least weight that is at least `millionths` of `total` (< 2^48), at least 1."""
+    """Least weight that is at least `millionths` of `total` (at most 2^48), at least 1."""
     whole, rest = total // 1_000_000, total % 1_000_000
     return max(whole * millionths + (rest * millionths + 999_999) // 1_000_000, 1)

@@ -80,6 +80,14 @@ class ModelConfig:
         for name in ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise ModelError(f"model configuration: {name} must be positive, got {getattr(self, name)}")
+        if self.intermediate_size < 1 and not self.num_experts:
+            raise ModelError(
+                f"model configuration: intermediate_size must be positive, got {self.intermediate_size}"
+            )
+        if self.max_position < 2:
+            raise ModelError(
+                f"model configuration: max_position is {self.max_position}; a prompt and an answer need 2"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} key/value heads")
         if self.head_dim % 2:
@@ -186,6 +194,9 @@ def config_from_huggingface(
         raise ModelError("rotary positions on a part of the head (partial_rotary_factor) are not supported")
     if raw.get("use_sliding_window"):
         raise ModelError("sliding-window attention (use_sliding_window) is not supported")
+    activation = raw.get("hidden_act") or "silu"
+    if activation not in ("silu", "swish"):
+        raise ModelError(f"hidden_act {activation!r} is not supported; the gate is silu")
     eos = (generation or {}).get("eos_token_id", raw.get("eos_token_id"))
     try:
         heads = int(raw["num_attention_heads"])
@@ -204,7 +215,7 @@ def config_from_huggingface(
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
             qkv_bias=architecture == "qwen2" or bool(raw.get("attention_bias", False)),
             qk_norm=architecture in ("qwen3", "qwen3_moe"),
-            max_position=int(raw.get("max_position_embeddings", 2048)),
+            max_position=_positions(raw),
             bos_id=raw.get("bos_token_id"),
             eos_ids=_id_tuple(eos),
             num_experts=int(raw.get("num_experts") or 0) if architecture == "qwen3_moe" else 0,
@@ -216,6 +227,13 @@ def config_from_huggingface(
         raise ModelError(f"config.json lacks {missing}") from missing
     rope_frequencies(config)  # an unknown scaling must fail here, not at the first token
     return config
+
+
+def _positions(raw: Mapping[str, Any]) -> int:
+    """Longest sequence of a model; where attention has a window, as far as the window sees all of it."""
+    positions = int(raw.get("max_position_embeddings", 2048))
+    windowed = raw["model_type"] in ("mistral", "phi3") and raw.get("sliding_window")
+    return min(positions, int(raw["sliding_window"])) if windowed else positions
 
 
 def _id_tuple(value: Any) -> tuple[int, ...]:

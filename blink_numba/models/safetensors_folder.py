@@ -46,6 +46,11 @@ class HuggingFaceModel(Model):
             entries.update(_read_header(path))
         self._entries = _split_fused(entries, config)
         expected = config.expected_tensors()
+        unread = [name for name in self._entries if name.endswith(".bias") and name not in expected]
+        if unread:
+            raise ModelError(
+                f"model {self.name}: the bias {unread[0]} is not computed here: choose another model"
+            )
         self.check_tensors(
             {name: entry.logical_shape() for name, entry in self._entries.items() if name in expected}
         )

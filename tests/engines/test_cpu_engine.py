@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from blink_numba.engines import EngineLimits
 from blink_numba.engines.cpu import CpuEngine, EngineError
 from blink_numba.engines.cpu.step import FAULT_TEAM, lead_steps
 from blink_numba.engines.cpu.team import make_team
-from blink_numba.engines.sampling import FAULT_INPUT
-from blink_numba.models import load_model
+from blink_numba.engines.sampling import FAULT_INPUT, MOST_TOKENS
+from blink_numba.models import ModelError, load_model
 from graphs.grid import DECODE, PREFILL, make_table
 from graphs.launcher import launch, launcher_view, make_launcher
 from graphs.step_io import DONE, FAULT, TICKET, format_step, step_view, step_words
@@ -145,4 +146,6 @@ def test_limits_say_what_is_wrong():
         EngineLimits(block_size=24)
     with pytest.raises(ValueError, match="threads"):
         CpuEngine(model, threads=0)
+    with pytest.raises(ModelError, match="vocabulary of 262145 tokens"):
+        EngineLimits().spec(replace(model.config, vocab_size=MOST_TOKENS + 1))
     assert EngineLimits(kv_tokens=500).spec(model.config).max_model_len == 512

@@ -6,6 +6,7 @@ Only what launches and allocates is replaced; every argument reaches every kerne
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target
 from numba.cuda.dispatcher import CUDADispatcher
 
 from blink_numba.engines import EngineLimits
-from blink_numba.engines.cuda import CudaEngine, buffers, check_config, engine, weights
+from blink_numba.engines.cuda import CudaEngine, buffers, check_config, check_spec, engine, weights
 from blink_numba.engines.sampling import FAULT_INPUT
 from blink_numba.models import SHAPES, ModelConfig, ModelError, SyntheticModel
 from graphs._cuda import driver
@@ -174,7 +175,7 @@ def test_bad_input_is_a_fault_of_its_step_only(llama):
     assert llama.driver.fault == 0
 
 
-@pytest.mark.parametrize("first", [LIMITS.max_model_len - 1, 2**31 + 5, -1])
+@pytest.mark.parametrize("first", [31, 2**31 + 5, -1])
 def test_a_prefill_beyond_the_positions_reads_no_block_that_is_not_there(llama, first):
     """Attention goes by the run, not by its rows' seats: it must not look up such a position's block."""
     llama.driver.prefill([(0, [5, 6], first, True), (1, [7], 0, True)])
@@ -200,6 +201,19 @@ def test_shipped_shapes_are_served(name):
 def test_other_shapes_are_refused(changes, said):
     with pytest.raises(ModelError, match=said):
         check_config(_config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "said"),
+    [
+        ({}, {"prefill_tokens": 1 << 16}, "prefill_tokens is 65536: lower it"),
+        ({}, {"seats": 1 << 16}, "seats is 65536: lower it"),
+        ({"vocab_size": 1024, "eos_ids": tuple(range(513))}, {}, "512 end-of-sequence ids"),
+    ],
+)
+def test_what_no_launch_can_hold_is_refused(changes, limits, said):
+    with pytest.raises(ValueError, match=said):
+        check_spec(replace(LIMITS, **limits).spec(_config(**changes)))
 
 
 def test_steps_launched_ahead_have_their_inputs_from_the_step_before(llama):

@@ -8,7 +8,14 @@ import pytest
 pytest.importorskip("numba.cuda.dispatcher", reason="needs the numba-cuda target")
 
 from blink_numba.engines.cuda import sample
-from blink_numba.engines.sampling import FAULT_LOGITS, random_bits, share_of, target_weight
+from blink_numba.engines.sampling import (
+    FAULT_LOGITS,
+    MOST_TOKENS,
+    ONE_WEIGHT,
+    random_bits,
+    share_of,
+    target_weight,
+)
 from graphs.step_io import DONE, FAULT, RECORD_WORDS, SAMPLING_WORDS, TICKET, record_at
 from ring.logprobs import unpack_records
 from tests.cuda_reference import sampled_token
@@ -124,7 +131,7 @@ def test_random_bits_are_philox():
 
 
 def test_shares_and_targets_stay_in_range():
-    for total in (1, 7, 1 << 30, (1 << 48) - 1):
+    for total in (1, 7, 1 << 30, (1 << 48) - 1, MOST_TOKENS * ONE_WEIGHT):
         assert 0 <= target_weight(total, 0) <= target_weight(total, (1 << 31) - 1) < total
         assert share_of(total, 0) == 1
         assert share_of(total, OFF - 1) <= total

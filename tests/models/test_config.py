@@ -56,11 +56,27 @@ def test_families(model_type, architecture, bias, norm):
         ({"use_sliding_window": True}, "sliding-window"),
         ({"num_key_value_heads": 3}, "cannot share"),
         ({"eos_token_id": 100}, "outside the vocabulary"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"intermediate_size": None}, "intermediate_size must be positive"),
+        ({"max_position_embeddings": 1}, "max_position is 1"),
     ],
 )
 def test_what_is_not_computed_is_refused(change, message):
     with pytest.raises(ModelError, match=message):
         config_from_huggingface({**LLAMA, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "positions"),
+    [
+        ({"model_type": "mistral", "sliding_window": 128}, 128),
+        ({"model_type": "mistral", "sliding_window": None}, 512),
+        ({"model_type": "phi3", "sliding_window": 2047}, 512),
+        ({"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False}, 512),
+    ],
+)
+def test_a_sequence_ends_where_a_window_would_hide_its_beginning(change, positions):
+    assert config_from_huggingface({**LLAMA, **change}).max_position == positions
 
 
 def test_a_missing_field_is_named():

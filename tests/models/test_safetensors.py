@@ -110,6 +110,9 @@ def test_what_is_wrong_is_named(tmp_path):
     save_file({**TENSORS, "model.norm.weight": np.zeros(3, np.float32)}, path)
     with pytest.raises(ModelError, match=r"model\.norm\.weight has shape \(3,\)"):
         load_model(tmp_path)
+    save_file({**TENSORS, "model.layers.1.self_attn.o_proj.bias": np.zeros(64, np.float32)}, path)
+    with pytest.raises(ModelError, match=r"the bias model\.layers\.1\.self_attn\.o_proj\.bias"):
+        load_model(tmp_path)
     save_file(TENSORS, path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ModelError, match="not a complete safetensors file"):

@@ -102,7 +102,9 @@ def build_network(model: Model, positions: int) -> Network:
     if config.num_experts:
         raise ModelError(f"model {model.name}: the CPU engine computes dense models only, not experts")
     if config.head_dim % 16:
-        raise ModelError(f"model {model.name}: the CPU engine needs a head_dim that is a multiple of 16")
+        raise ModelError(
+            f"model {model.name}: the engines need a head_dim that is a multiple of 16, not {config.head_dim}"
+        )
     names = [f"model.layers.{i}.{name}.weight" for i in range(config.num_layers) for name in _LAYER_NAMES]
     names += ["model.embed_tokens.weight", "lm_head.weight"]
     shapes = config.expected_tensors()

@@ -7,6 +7,6 @@ are Numba kernels whose results for a row do not depend on its neighbours. `ptx`
 instructions Numba has no word for. Needs the ``cuda`` extra; importing needs no GPU.
 """
 
-from blink_numba.engines.cuda.engine import CudaEngine, check_config
+from blink_numba.engines.cuda.engine import CudaEngine, check_config, check_spec
 
-__all__ = ["CudaEngine", "check_config"]
+__all__ = ["CudaEngine", "check_config", "check_spec"]

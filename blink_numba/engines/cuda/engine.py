@@ -22,7 +22,9 @@ from blink_numba.engines.limits import EngineLimits
 from blink_numba.models import Model, ModelConfig, ModelError
 from graphs._cuda import new_stream
 from graphs.grid import DECODE, shapes
+from graphs.step_io import EngineSpec
 
+MOST_ROWS = 65535  # blocks of a grid in y and z, in which some kernels have a step's rows
 _SPLIT_BLOCKS = 8  # decode attention: blocks an SM that the split over keys aims at (of a warp or two)
 
 
@@ -53,6 +55,8 @@ class CudaEngine:
     ------
     ModelError
         A shape that the kernels do not serve.
+    ValueError
+        Limits that they do not serve.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class CudaEngine:
         check_config(config)
         self.config = config
         self.spec = limits.spec(config)
+        check_spec(self.spec)
         self.batch_invariant = batch_invariant
         self.weights = load_weights(model)
         self.cache = KvCache(config, self.spec)
@@ -226,6 +231,9 @@ class CudaEngine:
         self._products.close()
 
 
+_ON_CPU = "the CPU engine may serve it (--backend cpu)"
+
+
 def check_config(config: ModelConfig) -> None:
     """Raise `ModelError` unless the kernels serve a model of this shape."""
     group = config.num_heads // config.num_kv_heads
@@ -233,9 +241,27 @@ def check_config(config: ModelConfig) -> None:
         raise ModelError("the CUDA engine computes dense models only; this one has routed experts")
     if config.head_dim not in attention.HEAD_DIMS:
         served = ", ".join(map(str, attention.HEAD_DIMS))
-        raise ModelError(f"the CUDA engine serves head_dim {served}; the model has {config.head_dim}")
+        raise ModelError(
+            f"the CUDA engine serves head_dim {served}; the model has {config.head_dim}: {_ON_CPU}"
+        )
     if group > 16 * attention.PREFILL_WARPS:
-        raise ModelError(f"the CUDA engine serves up to 64 query heads a key head, the model has {group}")
+        raise ModelError(
+            f"the CUDA engine serves up to 64 query heads a key head, the model has {group}: {_ON_CPU}"
+        )
     for name in ("hidden_size", "intermediate_size"):
         if getattr(config, name) % 8:
-            raise ModelError(f"the CUDA engine needs {name} divisible by 8, not {getattr(config, name)}")
+            raise ModelError(
+                f"the CUDA engine needs {name} divisible by 8, not {getattr(config, name)}: {_ON_CPU}"
+            )
+
+
+def check_spec(spec: EngineSpec) -> None:
+    """Raise `ValueError` unless a step of each shape fits a launch and the sampling kernel."""
+    for name, rows in (("seats", spec.seats), ("prefill_tokens", spec.prefill_tokens[-1])):
+        if rows > MOST_ROWS:
+            raise ValueError(f"the CUDA engine has up to {MOST_ROWS} rows a step, {name} is {rows}: lower it")
+    if len(spec.eos_ids) > sample.THREADS:
+        raise ValueError(
+            f"the CUDA engine hides up to {sample.THREADS} end-of-sequence ids, the model has "
+            f"{len(spec.eos_ids)}: keep those in eos_token_id that end an answer"
+        )
