@@ -35,6 +35,7 @@ import numpy as np
 
 from ring.jit import uncounted, uncounted_pointer
 from scheduler import state as sc
+from scheduler.policy_helpers import afresh
 from scheduler.state import borrowed_view
 
 RUN_PREFILL, RUN_DECODE = 1, 0
@@ -228,9 +229,14 @@ def policy(
 
 
 def watchful(chosen: Policy) -> Policy:
-    """The same policy, compiled to raise at a division by zero and at an index beyond an array."""
-    sources = {kind: getattr(body, "py_func", body) for kind, body in chosen.sources.items()}
-    functions = _wrap(chosen.name, sources, error_model="python", boundscheck=True)
+    """The same policy, compiled to raise at a division by zero and at an index beyond an array.
+
+    So are the functions that it calls, in copies: those of the policy itself go on answering.
+    """
+    options = {"error_model": "python", "boundscheck": True}
+    bodies = {kind: getattr(body, "py_func", body) for kind, body in chosen.sources.items()}
+    sources = {kind: afresh(body, **options) for kind, body in bodies.items()}
+    functions = _wrap(chosen.name, sources, **options)
     return dataclasses.replace(chosen, **functions)
 
 

@@ -22,7 +22,8 @@ from numba.core import config, errors, types
 
 from scheduler import state as sc
 from scheduler.policy import FUNCTIONS, ONE_ARGUMENT, Policy, PolicyError
-from scheduler.policy_ends import MOST_ROUNDS, OWN_PACKAGES, deepest, helpers, loops_unseen, rounds_of_loop
+from scheduler.policy_ends import MOST_ROUNDS, deepest, loops_unseen, rounds_of_loop
+from scheduler.policy_helpers import OWN_PACKAGES, helpers
 from scheduler.state import borrowed_view
 
 WORDS = types.Array(types.int64, 1, "C")

@@ -11,30 +11,17 @@ import ast
 import dis
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 MOST_ROUNDS = 1 << 16  # of nested loops together, through all calls
-OWN_PACKAGES = ("ring", "scheduler")  # their functions end: tests and model checker see to it
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
 }  # fmt: skip
-
-
-def helpers(body: FunctionType) -> Iterator[FunctionType]:
-    """The compiled functions that a function names, as written; those of this project left out."""
-    around = inspect.getclosurevars(body)
-    values = [*around.globals.values(), *around.nonlocals.values()]
-    for module in [value for value in values if isinstance(value, ModuleType)]:
-        values += [getattr(module, name, None) for name in body.__code__.co_names]
-    for value in values:
-        helper = getattr(value, "py_func", None)
-        if inspect.isfunction(helper) and (helper.__module__ or "").split(".")[0] not in OWN_PACKAGES:
-            yield helper
 
 
 def loops_unseen(body: FunctionType) -> bool:

@@ -11,7 +11,7 @@ from blink_numba.lab.workloads import lognormal, poisson
 from graphs.step_io import EngineSpec
 from scheduler.policy import FCFS, Policy, PolicyError, PolicyStarves, watchful
 from scheduler.policy_check import place, pointers
-from scheduler.simulator import Outcome, Requests, simulate
+from scheduler.simulator import Outcome, Requests, SimulationError, StepTimes, simulate
 
 SECOND = 1_000_000_000
 FLOOD_S = 80  # how long an adversary keeps on: what starves waits about as long
@@ -52,7 +52,8 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
     Raises
     ------
     PolicyError
-        It does not compile, does what a kernel cannot, divides by zero, or reads beside an array.
+        It does not compile, does what a kernel cannot, divides by zero, reads beside an array, or admits
+        nobody any more.
     PolicyStarves
         A request waited longer than `Policy.bound` allows.
     """
@@ -63,7 +64,7 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
     worst, preemptions = (0.0, 0.0, 0.0), 0
     for name, requests in adversaries(table, spec):
         first_come = _longest(simulate(requests, spec, times, FCFS))[1]
-        outcome = simulate(requests, spec, times, policy)
+        outcome = _simulate(requests, spec, times, policy)
         request, wait = _longest(outcome)
         preemptions += outcome.counts["preemptions"]
         worst = max(worst, (wait / first_come, wait, first_come))
@@ -78,13 +79,20 @@ def _check_arithmetic(policy: Policy) -> None:
     watched = watchful(policy)
     requests = poisson(40.0, 400, lognormal(200, 60, longest=1024), tenants=4, priorities=3, deadline_s=1.0)
     try:
-        simulate(requests, table.engine(seats=4, max_model_len=1024), table.times(), watched)
+        _simulate(requests, table.engine(seats=4, max_model_len=1024), table.times(), watched)
     except (ZeroDivisionError, IndexError) as error:
         places = ", ".join(f"{kind} ({place(body)})" for kind, body in policy.sources.items())
         raise PolicyError(
             f"policy {policy.name!r}: {error}, in {places}; a kernel does not notice: "
             "look at the divisor, or fold the index into the array's length"
         ) from error
+
+
+def _simulate(requests: Requests, spec: EngineSpec, times: StepTimes, policy: Policy) -> Outcome:
+    try:
+        return simulate(requests, spec, times, policy)
+    except SimulationError as error:
+        raise PolicyError(str(error)) from error
 
 
 def adversaries(table: Table, spec: EngineSpec) -> list[tuple[str, Requests]]:

@@ -24,7 +24,9 @@ from scheduler.simulator.front_end import release, send_next, submit, think
 from scheduler.turn import solo_turn
 
 IDLE_TICK_NS = 1_000_000  # how far the clock moves when a policy admits nobody and nothing runs
-MOST_IDLE_TICKS = 3_600_000  # an hour of that
+MOST_IDLE_TICKS = 10_000  # of these; after ten seconds come longer ones
+LONG_TICK_NS = 1_000_000_000
+MOST_LONG_TICKS = 3600  # an hour of that
 NEVER = sc.NEVER
 
 
@@ -73,9 +75,9 @@ def run(
             submit(ring, events, _take_arrival(events))
             idle_ticks = 0
         else:
-            now = counts[ev.N_CLOCK] + IDLE_TICK_NS
+            now = counts[ev.N_CLOCK] + (IDLE_TICK_NS if idle_ticks < MOST_IDLE_TICKS else LONG_TICK_NS)
             idle_ticks += 1
-            if idle_ticks > MOST_IDLE_TICKS:
+            if idle_ticks > MOST_IDLE_TICKS + MOST_LONG_TICKS:
                 return ev.STUCK
         counts[ev.N_CLOCK] = now
         verdict = solo_turn(ring, state, io, table, launcher, key, may_admit, prefill_or_decode, victim, now)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from numba import njit
 
 from blink_numba import lab
 from blink_numba.lab import plots
@@ -219,12 +220,36 @@ def _reads_beside(view, request):
     return arrived_ns(view, request) + BESIDE[priority(view, request)]
 
 
-@pytest.mark.parametrize(
-    ("key", "said"), [(_divides_by_nothing, "division by zero"), (_reads_beside, "out of bounds")]
-)
+@njit
+def _seventh(divisor):
+    return 7 // divisor
+
+
+def _calls_one_that_divides(view, request):
+    return arrived_ns(view, request) + _seventh(parameter(view, 0))
+
+
+@pytest.mark.parametrize(("key", "said"), [
+    (_divides_by_nothing, "division by zero"), (_reads_beside, "out of bounds"),
+    (_calls_one_that_divides, "division by zero"),
+])  # fmt: skip
 def test_arithmetic_that_a_kernel_does_not_notice_is_found_by_the_check(key, said) -> None:
     with pytest.raises(lab.PolicyError, match=f"{said}.*{key.__code__.co_firstlineno}"):
         lab.check(lab.policy(key, parameters={"divisor": 0}))
+
+
+def test_a_shipped_policys_parameters_are_checked_too() -> None:
+    with pytest.raises(lab.PolicyError, match="division by zero"):
+        lab.check(find("mlfq").with_parameters(prompt_share=0))
+
+
+def _nobody(view, request):
+    return max_tokens(view, request) < 0
+
+
+def test_a_policy_that_admits_nobody_fails_its_check() -> None:
+    with pytest.raises(lab.PolicyError, match="may_admit says no"):
+        lab.check(lab.policy(name="nobody", may_admit=_nobody))
 
 
 @pytest.mark.parametrize("policy", shipped(), ids=lambda policy: policy.name)
