@@ -21,6 +21,7 @@ help:
 	@echo "make notebooks       execute the notebooks"
 	@echo "make gpu-test        tests that need a GPU;  make demo-gpu: the demo on it"
 	@echo "make gpu-bench       all measurements on a GPU, into OUT=gpu-out"
+	@echo "without network, on a GPU: PYTHON=python3 (one that has the packages), MODEL_DIR=folder with a GGUF file"
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=/path/to/python"; exit 1; }

@@ -21,7 +21,8 @@ def doctor(
     if json:
         Console().print_json(data=[finding.as_dict() for finding in findings])
     else:
-        table = Table("", "what", "found", "remedy", box=None)
+        table = Table("", "what", "found", box=None)
+        table.add_column("remedy", overflow="fold")  # paths are to be copied
         for finding in findings:
             table.add_row(_MARKS[finding.verdict], finding.what, finding.found, finding.remedy)
         Console().print(table)

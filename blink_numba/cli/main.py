@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("blink_numba.verify.cli:verify", "Check the slot protocol exhaustively."),
     "trace": ("blink_numba.cli.trace:trace", "Show the scheduler's recorded decisions."),
     "top": ("blink_numba.cli.top:top", "Watch a running scheduler."),
-    "policy": ("blink_numba.cli.policy:policy", "Simulate and compare scheduling policies."),
+    "policy": ("blink_numba.cli.policy:policy", "List, check, simulate and swap scheduling policies."),
     "engine": ("blink_numba.cli.engine:engine", "Run an engine alone, for front ends elsewhere."),
     "frontend": ("blink_numba.cli.frontend:frontend", "Run a front end alone, for an engine elsewhere."),
 }
