@@ -22,8 +22,9 @@ from starlette.routing import Router
 
 from blink_numba.errors import ParameterError
 from blink_numba.frontend.encode import error_event
-from blink_numba.frontend.errors import LONGEST_SHOWN, ApiError, from_validation
+from blink_numba.frontend.errors import LONGEST_SHOWN, ApiError, from_validation, invalid
 from blink_numba.frontend.metrics import Metrics
+from blink_numba.frontend.schema import repeated_key
 from blink_numba.frontend.settings import FrontEndSettings
 from tokenizer import TokenizerError
 
@@ -125,10 +126,15 @@ class Exchange:
             raise ApiError(
                 415, f"the content encoding {packed.decode('latin-1')!r} is not supported: send it plain"
             )
+        body = await self.body()
         try:
-            return model.model_validate_json(await self.body())
+            parsed = model.model_validate_json(body)
         except ValidationError as error:
             raise from_validation(error) from None
+        twice = repeated_key(body)
+        if twice is not None:
+            raise invalid(twice, f"the key {twice!r} is given twice in one object: leave one of them out")
+        return parsed
 
     def watch(self, gone: Callable[[], None]) -> None:
         """Call `gone` when the client closes the connection. After the body was read."""

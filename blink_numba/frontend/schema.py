@@ -6,6 +6,7 @@ Parameters of OpenAI's API that do nothing here may be sent with the value that 
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -20,6 +21,25 @@ class Body(BaseModel):
     """Base of all bodies."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Repeated(Exception):
+    """A key that one object has twice."""
+
+
+def repeated_key(body: bytes) -> str | None:
+    """A key that stands twice in an object of a body, which is valid JSON; pydantic lets the last one win."""
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) != len({key for key, _ in pairs}):
+            keys = [key for key, _ in pairs]
+            raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+
+    try:
+        json.loads(body, object_pairs_hook=look)
+    except _Repeated as found:
+        return str(found)
+    return None
 
 
 def _neutral(*values: Any) -> AfterValidator:

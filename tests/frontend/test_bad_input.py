@@ -125,6 +125,16 @@ CASES = {
     "policy and more": (ADMIN, b'{"policy":"fcfs","timeout":1}', 400, "timeout"),
     "policy as a list": (ADMIN, b'["fcfs"]', 400, None),
     "no JSON for a policy": (ADMIN, b"fcfs", 400, None),
+    "policy twice": (ADMIN, b'{"policy":"fcfs","policy":"srpt"}', 400, "policy"),
+    "a key twice": (TEXT, b'{"prompt":"a","max_tokens":1,"max_tokens":2}', 400, "max_tokens"),
+    "a key twice, once escaped": (TEXT, b'{"prompt":"a","prom\\u0070t":"a"}', 400, "prompt"),
+    "a key twice, inside": (
+        CHAT, b'{"messages":[{"role":"user","content":"a"},{"role":"user","content":"a","content":"b"}]}',
+        400, "content",
+    ),
+    "a key twice, of many": (
+        TEXT, b'{"prompt":"a",' + b'"seed":1,' * 100_000 + b'"max_tokens":1}', 400, "seed",
+    ),
     "detokenize unknown id": ("/detokenize", b'{"tokens":[97,99999]}', 400, "tokens[1]"),
 }  # fmt: skip
 
