@@ -77,7 +77,7 @@ class RingMemory:
             A live process owns a ring of this name, or the shared memory has no room.
         """
         path = ring_path(name)
-        _remove_stale(path)
+        remove_stale(path)
         size = geometry.words() * 8
         # Made under another name, then linked into place: nobody ever attaches to half a ring.
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
@@ -213,7 +213,14 @@ def _owner_alive(info: np.ndarray) -> bool:
     return started is not None and started == int(info[at.I_BOOT_TIME_NS])
 
 
-def _remove_stale(path: Path) -> None:
+def remove_stale(path: Path) -> None:
+    """Remove a ring's file, if there is one and its owner is gone.
+
+    Raises
+    ------
+    RingError
+        A live process owns it, or it cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             words = np.frombuffer(file.read(1 << 16), np.int64)

@@ -20,7 +20,7 @@ from typing import Any
 from blink_numba.errors import EngineStartError
 from blink_numba.runtime.config import EngineConfig
 from graphs.step_io import EngineSpec
-from ring.memory import ring_path
+from ring.memory import RingError, remove_stale, ring_path
 
 START_DEADLINE_S = 600.0
 
@@ -219,7 +219,8 @@ class EngineProcess:
         self._child.wait()
 
     def _remove_ring(self) -> None:
-        ring_path(self.ring_name).unlink(missing_ok=True)
+        with contextlib.suppress(RingError):  # of another engine, which has the name
+            remove_stale(ring_path(self.ring_name))
 
     def __enter__(self) -> EngineProcess:
         return self

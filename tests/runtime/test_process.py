@@ -89,6 +89,28 @@ def test_an_engine_is_replaced_on_a_new_ring_where_the_old_ones_file_was_removed
     assert not ring_path(name).exists()
 
 
+def test_an_engine_that_finds_its_rings_name_taken_leaves_the_others_ring() -> None:
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-taken", slots=32)
+    with EngineProcess.spawn(config) as first:
+        first.wait_ready()
+        taken = pytest.raises(EngineStartError, match=f"in use by process {first.pid}")
+        with EngineProcess.spawn(config) as second, taken:
+            second.wait_ready()
+        with RingMemory.attach(config.ring_name) as ring:
+            assert ring.view.info[at.I_OWNER_PID] == first.pid
+            assert ring.owner_alive()
+    assert not ring_path(config.ring_name).exists()
+
+
+def test_an_engine_that_was_killed_leaves_a_ring_until_it_is_stopped() -> None:
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-killed", slots=32)
+    with EngineProcess.spawn(config) as engine:
+        engine.wait_ready()
+        engine.kill()
+        assert ring_path(config.ring_name).exists()
+    assert not ring_path(config.ring_name).exists()
+
+
 def test_an_engine_that_holds_starts_when_it_is_released() -> None:
     config = EngineConfig(model="tiny", backend="cpu", ring_name=f"test-{os.getpid()}-held", slots=32)
     with EngineProcess.spawn(config, hold=True) as engine:
