@@ -1,4 +1,4 @@
-"""``bench transport``: what a front end's way to the ring costs, for every transport there is.
+"""What a front end's way to the ring costs, for every transport there is.
 
 Latencies of single batches; posts, operations and bytes of serving 64 streams by an engine
 that gives each a token a millisecond; tokens a second of one that answers at once. `verbs` is
