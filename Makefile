@@ -50,7 +50,8 @@ serve: $(VENV)/.run
 	$(RUN) serve $(MODEL)
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not gpu and not alone"
+	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=120 notebooks
 
 lint: $(VENV)/.dev

@@ -21,7 +21,7 @@ SERVERS = (
     "tests/frontend/test_llm.py",
 )
 # long, of many tests that share nothing: spread one by one, begun while there is much else to do
-SINGLES = ("tests/rdma/test_verbs.py", "tests/protocol/")
+SINGLES = ("tests/protocol/",)
 
 _ORDER = (*COMPILES, *FOLLOWS, *SERVERS, *SINGLES)
 

@@ -72,7 +72,8 @@ class Guest:
         Bash, run as root in the checkout, with soft-RoCE device ``rxe0`` up.
     environment : dict
     shares : list of Path
-        Folders to share read-write, unbuffered, besides the work folder.
+        Folders to share read-write, unbuffered, besides the work folder: what is written on one side
+        is seen on the other.
 
     Attributes
     ----------
@@ -84,8 +85,10 @@ class Guest:
         folder = ensure_built()
         self.work = Path(tempfile.mkdtemp(prefix="blink-rdma-"))
         hidden = {PROJECT, Path(sys.prefix), Path(sys.base_prefix)}
-        paths = [*shares, *(path for path in hidden if str(path).startswith(_HIDDEN))]
-        (self.work / "shares").write_text("".join(f"share{k} {path}\n" for k, path in enumerate(paths)))
+        caching = dict.fromkeys(shares, "none")
+        caching |= {path: "loose" for path in hidden if str(path).startswith(_HIDDEN)}
+        lines = [f"share{k} {mode} {path}\n" for k, (path, mode) in enumerate(caching.items())]
+        (self.work / "shares").write_text("".join(lines))
         settings = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8",
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTHON": sys.executable} | environment  # fmt: skip
         lines = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
@@ -107,7 +110,7 @@ class Guest:
         command += _share("hostroot", Path("/"), read_only=True)
         command += _share("sysroot", folder / "sysroot", read_only=True)
         command += _share("work", self.work)
-        for k, path in enumerate(paths):
+        for k, path in enumerate(caching):
             command += _share(f"share{k}", path)
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
