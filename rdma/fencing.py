@@ -10,6 +10,9 @@ doorbell) and releases `drained` = fence; only then does a successor write its f
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+import numpy as np
 
 from ring import layout as at
 from ring.atomics import load_acquire, store_release
@@ -35,11 +38,29 @@ def front_end_is_dead(view: RingView, front_end: int) -> bool:
 
     A front end on another host writes no pid; who runs its connection declares its death.
     """
-    port = view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
-    pid = int(port[at.P_PID])
-    if pid <= 0 or int(port[at.P_GENERATION]) != int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE]):
+    line = view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
+    if not holder_ended(line.copy):
         return False
-    return process_start_ticks(pid) != int(port[at.P_STARTED])
+    return int(line[at.P_GENERATION]) == int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
+
+
+def holder_ended(look: Callable[[], np.ndarray]) -> bool:
+    """Whether the process of this host that signed a port line has ended.
+
+    While a front end comes or goes, words of before and after may stand side by side in its line. So a
+    pid without a start time is nobody's, and what is found counts only if the line is the same afterwards.
+
+    Parameters
+    ----------
+    look : callable
+        Reads the line, int64[FE_WORDS].
+    """
+    signature = [at.P_PID, at.P_STARTED, at.P_GENERATION]
+    before = look()[signature]
+    pid, started = int(before[0]), int(before[1])
+    if pid <= 0 or started <= 0 or process_start_ticks(pid) == started:
+        return False
+    return np.array_equal(look()[signature], before)
 
 
 def declare_dead(view: RingView, front_end: int) -> int:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from rdma.dma import DmaTransport, cuda_driver
-from rdma.fencing import declare_dead, front_end_is_dead
+from rdma.fencing import declare_dead, front_end_is_dead, holder_ended
 from rdma.operations import READ, Operations
 from rdma.transport import RingMap
 from rdma.verbs.provider import Device, Region
 from ring import layout as at
-from ring.memory import RingMemory, process_start_ticks
+from ring.memory import RingMemory
 
 _PAGE = 1 << 16  # GPU mappings are made of pages of 64 KiB
 
@@ -118,9 +118,7 @@ class GpuRing:
         return int(self._read(self.map.starts[at.FE_FENCE] + front_end * at.FE_WORDS + at.F_FENCE, 1)[0])
 
     def local_holder_gone(self, front_end: int) -> bool:
-        line = self.line(front_end)
-        pid = int(line[at.P_PID])
-        return pid > 0 and process_start_ticks(pid) != int(line[at.P_STARTED])
+        return holder_ended(lambda: self.line(front_end))
 
     def declare_dead(self, front_end: int) -> int:
         return self._dma.declare_dead(front_end)
