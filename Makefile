@@ -29,7 +29,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(if $(wildcard /dev/nvidiactl),[cuda])'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
