@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from blink_numba.bench.report import Row, median_row
+from blink_numba.bench.report import RESULTS, Row, load, median_row
 
 STEPS_TARGET, MILLION_TARGET_S, CELL_TARGET_S = 2_000_000, 10.0, 15.0
 SEATS, SLOTS = 16, 4096
@@ -46,7 +46,10 @@ def run(
     requests: Annotated[int, typer.Option(help="Requests of the million-request case.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(help="Repeats; the median counts.", min=1)] = 5,
 ) -> list[Row]:
-    """Simulated steps a second on one core, a million requests, a new policy from cell to plot."""
+    """Simulated steps a second on one core, a million requests, a new policy from cell to plot.
+
+    Beside them the committed figure of what a policy costs a step on a GPU.
+    """
     from blink_numba import lab
     from scheduler.simulator import Requests, simulate
 
@@ -73,7 +76,16 @@ def run(
     )  # fmt: skip
     rows.append(_million(requests, table))
     rows.append(_cell_to_plot(repeats))
+    rows.append(_policy_overhead())
     return rows
+
+
+def _policy_overhead() -> Row:
+    """What a policy costs a step inside the GPU's kernel: the committed figure of ``bench agreement``."""
+    report = load(RESULTS / "agreement-h200.json")
+    row = next(row for row in report.rows if row.case == "gpu/policy_overhead_us")
+    row.extra["source"] = f"not measured now: bench agreement, {report.env['gpu']}, {report.env['date'][:10]}"
+    return row
 
 
 def _timed(workload, spec, times):
