@@ -31,9 +31,11 @@ def repeated_key(body: bytes) -> str | None:
     """A key that stands twice in an object of a body, which is valid JSON; pydantic lets the last one win."""
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) != len({key for key, _ in pairs}):
-            keys = [key for key, _ in pairs]
-            raise _Repeated(next(key for key in keys if keys.count(key) > 1))
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _Repeated(key)
+            seen.add(key)
 
     try:
         json.loads(body, object_pairs_hook=look)
