@@ -48,6 +48,10 @@ class PolicyError(ValueError):
     """A policy cannot be run; the message names the function, the line and the reason."""
 
 
+class PolicyNotFound(PolicyError):
+    """There is none of that name, file or module, as seen from this process."""
+
+
 class PolicyStarves(PolicyError):
     """A policy let a request wait beyond its bound; the message names the request."""
 

@@ -43,19 +43,26 @@ def set_policy(
     ring: Ring = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the swap.", min=0.0)] = 60.0,
 ) -> None:
-    """Swap the policy of a running engine; no request is lost by it."""
+    """Swap the policy of a running engine; no request is lost by it.
+
+    One of your own is tried out in simulation before the engine is asked.
+    """
+    from blink_numba.policies import load_policy
     from ring.memory import RingMemory
-    from scheduler.policies import find
-    from scheduler.policy_check import pointers
+    from scheduler.policy import PolicyNotFound
     from scheduler.policy_desk import PolicyRefused, ask_for
 
     with errors_in_one_line(), RingMemory.attach(the_ring(ring)) as memory:
+        not_here = None
+        try:
+            load_policy(name)
+        except PolicyNotFound as error:  # the engine may know it: from its start, or seen from its folder
+            not_here = error
         with memory.exclusively(timeout):
             try:
                 seconds = ask_for(memory.view, name, deadline_s=timeout)
-            except PolicyRefused:
-                pointers(find(name))  # tells why, if the reason can be seen from here
-                raise
+            except PolicyRefused as refused:
+                raise not_here or refused from None
         typer.echo(f"{name} is in force after {seconds * 1e3:.1f} ms")
 
 

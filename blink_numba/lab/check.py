@@ -57,8 +57,7 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
     PolicyStarves
         A request waited longer than `Policy.bound` allows.
     """
-    pointers(policy)
-    _check_arithmetic(policy)
+    try_out(policy)
     table = table or roofline(parameters=8e9, kv_bytes_per_token=131_072, memory_gb_s=4300, tflops=600)
     spec, times = table.engine(seats=8, max_model_len=2048), table.times()
     worst, preemptions = (0.0, 0.0, 0.0), 0
@@ -73,8 +72,18 @@ def check(policy: Policy, *, table: Table | None = None) -> Checked:
     return Checked(worst[1], worst[2], worst[0], policy.bound, preemptions)
 
 
-def _check_arithmetic(policy: Policy) -> None:
-    """Run it compiled to raise where a kernel goes on with a zero, or with what lies beside an array."""
+def try_out(policy: Policy) -> None:
+    """The quick part of `check`, for a policy that is about to be put in force.
+
+    It is compiled, and serves a few hundred requests compiled to raise where a kernel goes on with a
+    zero, or with what lies beside an array: an engine could end by that.
+
+    Raises
+    ------
+    PolicyError
+        As of `check`.
+    """
+    pointers(policy)
     table = roofline(parameters=1e9, kv_bytes_per_token=65_536, memory_gb_s=1000, tflops=100)
     watched = watchful(policy)
     requests = poisson(40.0, 400, lognormal(200, 60, longest=1024), tenants=4, priorities=3, deadline_s=1.0)
@@ -82,9 +91,11 @@ def _check_arithmetic(policy: Policy) -> None:
         _simulate(requests, table.engine(seats=4, max_model_len=1024), table.times(), watched)
     except (ZeroDivisionError, IndexError) as error:
         places = ", ".join(f"{kind} ({place(body)})" for kind, body in policy.sources.items())
+        remedy = "fold the index into the array's length, as in index % len(array)"
+        if isinstance(error, ZeroDivisionError):
+            remedy = "keep the divisor from zero, as in max(divisor, 1)"
         raise PolicyError(
-            f"policy {policy.name!r}: {error}, in {places}; a kernel does not notice: "
-            "look at the divisor, or fold the index into the array's length"
+            f"policy {policy.name!r}: {error}, in {places}; a kernel does not notice: {remedy}"
         ) from error
 
 

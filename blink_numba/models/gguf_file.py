@@ -126,6 +126,10 @@ def _read_config(path: Path, reader, *, tied: bool, scaling: dict[str, Any] | No
     eot = field("tokenizer.ggml.eot_token_id")
     vocab = reader.get_field("tokenizer.ggml.tokens")
     moe = family == "qwen3moe"
+    positions = int(needed("context_length"))
+    window = int(
+        field(f"{family}.attention.sliding_window") or 0
+    )  # full attention is right as far as it sees
     return ModelConfig(
         architecture=_ARCHITECTURES[family],
         vocab_size=int(field(f"{family}.vocab_size") or (len(vocab.data) if vocab else 0)),
@@ -141,7 +145,7 @@ def _read_config(path: Path, reader, *, tied: bool, scaling: dict[str, Any] | No
         tie_word_embeddings=tied,
         qkv_bias=family == "qwen2",
         qk_norm=family in ("qwen3", "qwen3moe"),
-        max_position=int(needed("context_length")),
+        max_position=min(positions, window) if window else positions,
         bos_id=field("tokenizer.ggml.bos_token_id"),
         eos_ids=tuple(sorted({int(token) for token in (eos, eot) if token is not None})),
         num_experts=int(needed("expert_count")) if moe else 0,

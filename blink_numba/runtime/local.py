@@ -12,6 +12,7 @@ import numpy as np
 
 from blink_numba.errors import EngineStartError
 from blink_numba.models import ModelError, load_model
+from blink_numba.policies import load_policy
 from blink_numba.runtime.config import LAUNCHES, EngineConfig
 from blink_numba.runtime.probe import cuda_usable
 from graphs.step_io import EngineSpec
@@ -21,6 +22,7 @@ from ring.memory import RingError, RingMemory
 from ring.recorder import entries
 from ring.views import RingView
 from scheduler import state as sc
+from scheduler.policies import SHIPPED
 from scheduler.policy import Policy, named_policy
 from scheduler.policy_desk import PolicyDesk
 from scheduler.recovery import adopt
@@ -70,9 +72,9 @@ def make_backend(config: EngineConfig, progress: Callable[[str], None]) -> Backe
     if kind == "cpu" and config.gpu_memory_utilization is not None:
         _refuse_gpu_memory(config, progress)
     try:
+        policy = _try_policies(config, progress)
         progress(f"loading {config.model}")
         model = load_model(config.model, dummy=config.dummy)
-        policy = named_policy(config.policy)
         if kind == "cuda" and config.launch not in LAUNCHES:
             raise ValueError(
                 f"there is no launch strategy {config.launch!r}; choose one of {', '.join(LAUNCHES)}"
@@ -107,10 +109,23 @@ def _refuse_gpu_memory(config: EngineConfig, progress: Callable[[str], None]) ->
     logger.warning("%s", useless)
 
 
+def _try_policies(config: EngineConfig, progress: Callable[[str], None]) -> Policy:
+    """The policy to start with; before weights are read, it and those preloaded have been tried out."""
+    own = [name for name in (config.policy, *config.preload) if name not in SHIPPED]
+    if own:
+        progress(f"trying out {', '.join(own)} in simulation (compiled once, kept for the next start)")
+    for name in config.preload:
+        load_policy(name)
+    return load_policy(config.policy)
+
+
 def _policies_by_name(config: EngineConfig) -> Callable[[str], Policy]:
-    """From a name to a policy; those that the engine is started with go by their own names too."""
+    """From a name to a policy; those that the engine is started with go by their own names too.
+
+    What comes later from a file or module is tried out first, as those of the start were.
+    """
     at_start = {policy.name: policy for policy in map(named_policy, (config.policy, *config.preload))}
-    return lambda name: at_start.get(name) or named_policy(name)
+    return lambda name: at_start.get(name) or load_policy(name)
 
 
 class LocalEngine:

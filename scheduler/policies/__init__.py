@@ -10,7 +10,7 @@ import importlib.util
 import traceback
 from pathlib import Path
 
-from scheduler.policy import Policy, PolicyError
+from scheduler.policy import Policy, PolicyError, PolicyNotFound
 
 # name: module of this package; each has one policy, POLICY
 SHIPPED = {
@@ -38,13 +38,15 @@ def find(name: str) -> Policy:
 
     Raises
     ------
-    PolicyError
+    PolicyNotFound
         There is none of that name; the message lists those that are.
+    PolicyError
+        Its file or module cannot be loaded.
     """
     if name in SHIPPED:
         return importlib.import_module(f"scheduler.policies.{SHIPPED[name]}").POLICY
     if ":" not in name:
-        raise PolicyError(
+        raise PolicyNotFound(
             f"no policy named {name!r}: shipped are {', '.join(SHIPPED)}; "
             "your own is named as module:attribute or file.py:attribute"
         )
@@ -62,13 +64,15 @@ def find(name: str) -> Policy:
 def _load(where: str):
     kind = "file" if where.endswith(".py") else "module"
     if kind == "file" and not Path(where).is_file():
-        raise PolicyError(f"policy file {where!r} does not exist (looked for in {Path.cwd()})")
+        raise PolicyNotFound(f"policy file {where!r} does not exist (looked for in {Path.cwd()})")
     try:
         return _execute(Path(where)) if kind == "file" else importlib.import_module(where)
     except PolicyError:
         raise
     except (Exception, SystemExit) as error:  # whatever a policy's file does, its reader goes on
-        raise PolicyError(f"policy {kind} {where!r} cannot be loaded: {_told(error)}") from error
+        missing = kind == "module" and isinstance(error, ModuleNotFoundError)
+        refused = PolicyNotFound if missing else PolicyError
+        raise refused(f"policy {kind} {where!r} cannot be loaded: {_told(error)}") from error
 
 
 def _execute(path: Path):

@@ -24,11 +24,13 @@ def permute(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def write(path, config=CONFIG, *, architecture="llama", kind="F32", without=(), factors=None):
+def write(path, config=CONFIG, *, architecture="llama", kind="F32", without=(), factors=None, window=0):
     source = SyntheticModel("source", config, seed=1, scale=1.0)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position)
+    if window:
+        writer.add_sliding_window(window)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_layers)
     writer.add_feed_forward_length(config.intermediate_size)
@@ -67,6 +69,11 @@ def test_tensors_and_configuration_come_back(tmp_path):
     assert model.tokenizer_source == tmp_path / "model.gguf"
     for name in source.tensor_names():
         np.testing.assert_array_equal(model.tensor(name), source.tensor(name))
+
+
+def test_a_sequence_ends_where_a_sliding_window_would_begin_to_forget(tmp_path):
+    write(tmp_path / "model.gguf", window=100)
+    assert load_model(tmp_path / "model.gguf").config.max_position == 100
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "BF16", "F16"])
