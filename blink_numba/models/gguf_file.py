@@ -127,9 +127,8 @@ def _read_config(path: Path, reader, *, tied: bool, scaling: dict[str, Any] | No
     vocab = reader.get_field("tokenizer.ggml.tokens")
     moe = family == "qwen3moe"
     positions = int(needed("context_length"))
-    window = int(
-        field(f"{family}.attention.sliding_window") or 0
-    )  # full attention is right as far as it sees
+    # as far as a window sees everything, full attention is right
+    window = int(field(f"{family}.attention.sliding_window") or 0)
     return ModelConfig(
         architecture=_ARCHITECTURES[family],
         vocab_size=int(field(f"{family}.vocab_size") or (len(vocab.data) if vocab else 0)),
