@@ -39,7 +39,7 @@ def front_end_is_dead(view: RingView, front_end: int) -> bool:
     A front end on another host writes no pid; who runs its connection declares its death.
     """
     line = view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
-    if not holder_ended(line.copy):
+    if not holder_ended(lambda: line):
         return False
     return int(line[at.P_GENERATION]) == int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
 
@@ -55,12 +55,20 @@ def holder_ended(look: Callable[[], np.ndarray]) -> bool:
     look : callable
         Reads the line, int64[FE_WORDS].
     """
-    signature = [at.P_PID, at.P_STARTED, at.P_GENERATION]
-    before = look()[signature]
-    pid, started = int(before[0]), int(before[1])
+    pid, started, _ = before = _signature(look())
     if pid <= 0 or started <= 0 or process_start_ticks(pid) == started:
         return False
-    return np.array_equal(look()[signature], before)
+    return _signature(look()) == before
+
+
+def signed_by_session(look: Callable[[], np.ndarray]) -> int:
+    """Number of the session that signed a port line, which has no pid; 0 without one, or while it changes."""
+    pid, started, _ = before = _signature(look())
+    return started if pid == 0 and _signature(look()) == before else 0
+
+
+def _signature(line: np.ndarray) -> tuple[int, int, int]:
+    return int(line[at.P_PID]), int(line[at.P_STARTED]), int(line[at.P_GENERATION])
 
 
 def declare_dead(view: RingView, front_end: int) -> int:

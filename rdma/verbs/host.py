@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rdma.fencing import signed_by_session
 from rdma.staging import Share
 from rdma.transport import TransportError, TransportLost
 from rdma.verbs.grants import Grant, writable_ranges
@@ -245,8 +246,7 @@ class RingHost:
         return session
 
     def _check_place(self, front_end: int, resume: int, epoch: int, takeover: bool) -> None:
-        place, line = self._places[front_end], self._ring.line(front_end)
-        signed = int(line[at.P_STARTED]) if int(line[at.P_PID]) == 0 else 0
+        place, signed = self._places[front_end], self._signed_by_session(front_end)
         if resume:
             if epoch != self._ring.map.epoch:
                 raise Refused("fenced", "the ring was made anew: attach anew")
@@ -307,12 +307,14 @@ class RingHost:
         while not self._closing.wait(_LOOK_S):
             with self._lock:
                 for front_end, place in enumerate(self._places):
-                    line = self._ring.line(front_end)
-                    if place.session is not None or int(line[at.P_PID]) or not int(line[at.P_STARTED]):
+                    if place.session is not None or not self._signed_by_session(front_end):
                         continue
                     if time.monotonic() >= place.left_at + self._grace_s and not self._fenced(front_end):
                         logger.warning("front end %d did not come back: its requests are ended", front_end)
                         self._ring.declare_dead(front_end)
+
+    def _signed_by_session(self, front_end: int) -> int:
+        return signed_by_session(lambda: self._ring.line(front_end))
 
     def _fenced(self, front_end: int) -> bool:
         return self._ring.fence(front_end) != int(self._ring.line(front_end)[at.P_GENERATION])

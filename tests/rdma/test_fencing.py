@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from rdma.fencing import front_end_is_dead, holder_ended
+from rdma.fencing import front_end_is_dead, holder_ended, signed_by_session
 from ring import layout as at
 from ring.memory import process_start_ticks
 
@@ -50,6 +50,14 @@ def test_a_line_of_two_moments_is_nobody_s(ended):
     coming = line(own, ended[1])  # the pid of a successor beside its predecessor's start time
     assert not holder_ended(looking_at(coming, line(own, started)))
     assert not holder_ended(looking_at(line(*ended), line(*ended, generation=4))), "somebody took the place"
+
+
+def test_a_session_signs_without_a_pid():
+    assert signed_by_session(looking_at(line(0, 77))) == 77
+    assert signed_by_session(looking_at(line(0, 0))) == 0
+    own, started = os.getpid(), process_start_ticks(os.getpid())
+    assert signed_by_session(looking_at(line(own, started))) == 0, "a front end of this host"
+    assert signed_by_session(looking_at(line(0, started), line(own, started))) == 0, "one that just came"
 
 
 def test_of_a_generation_before_the_last_death_nobody_is_left(make_ring, ended):
