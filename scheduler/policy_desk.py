@@ -30,7 +30,7 @@ PARK_DEADLINE_S = 120.0  # a step may take so long, and the scheduler parks betw
 
 
 class PolicyRefused(PolicyError):
-    """The engine has no such policy, or cannot compile it; its log says why."""
+    """The engine has no such policy, or cannot run it; its log says why."""
 
 
 @njit
@@ -90,7 +90,7 @@ def ask_for(ring: RingView, name: str, *, deadline_s: float = 60.0) -> float:
         if _read(ring.status, at.S_POLICY) >= number:
             return time.monotonic() - began
         if _read(command, at.C_REFUSED) >= number:
-            raise PolicyRefused(f"the engine has no policy {name!r}, or cannot compile it: its log says why")
+            raise PolicyRefused(f"the engine has no policy {name!r}, or cannot run it: its log says why")
         time.sleep(LOOK_S)
     raise PolicyError(f"no answer within {deadline_s:g} s: is the engine of this ring running?")
 

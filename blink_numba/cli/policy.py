@@ -62,7 +62,8 @@ def set_policy(
             try:
                 seconds = ask_for(memory.view, name, deadline_s=timeout)
             except PolicyRefused as refused:
-                raise not_here or refused from None
+                reason = f"{refused} (from here: {not_here})" if not_here else str(refused)
+                raise PolicyRefused(reason) from None
         typer.echo(f"{name} is in force after {seconds * 1e3:.1f} ms")
 
 

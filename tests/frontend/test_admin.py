@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from blink_numba.cli import app
 from blink_numba.config import ServeConfig
@@ -152,6 +153,20 @@ def test_no_code_is_loaded_for_a_client(serving, tmp_path):
         assert all(shipped in error["message"] for shipped in SHIPPED)
     assert not (tmp_path / "imported").exists()
     assert get(serving).json()["policy"] == before
+
+
+def test_the_command_line_leaves_to_the_engine_what_it_cannot_find_itself(serving):
+    """`own` is a name that only this engine knows: it was started with it."""
+
+    def ask(name: str) -> Result:
+        return CliRunner().invoke(app, ["policy", "set", name, "--ring", serving._config.ring_name])
+
+    assert ask("own").exit_code == 0
+    assert get(serving).json()["policy"] == "own"
+    refused = ask("./nix.py:P")
+    assert refused.exit_code == 1
+    assert re.fullmatch(r"error: the engine has no policy .*looked for in .*\n", refused.output)
+    assert get(serving).json()["policy"] == "own"
 
 
 def test_off_by_default_like_any_unknown_path():

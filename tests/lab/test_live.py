@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
+import re
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from blink_numba import lab
+from blink_numba.cli import app
+from blink_numba.errors import EngineStartError
 from blink_numba.lab.agreement import decisions
 from blink_numba.lab.live import Measured, run_live
+from blink_numba.policies import load_policy
 from blink_numba.runtime import EngineConfig, LocalEngine
 from blink_numba.top import Reading, render, slot_states
 from blink_numba.trace import frame, perfetto, spans, step_durations
+from ring import layout as at
 from ring.python_copy import PythonCopy
 from ring.recorder import Event
 from ring.states import State
 from scheduler.policies import SHIPPED, find
 from scheduler.policy import PolicyError
-from scheduler.policy_desk import ask_for, current
+from scheduler.policy_desk import PolicyRefused, ask_for, current
 
 RING = f"lab-tests-{os.getpid()}"
 LENGTHS = lab.lognormal(40, 30, longest=240)
@@ -150,27 +158,97 @@ def test_a_policy_from_a_file_is_loaded_into_the_running_engine(engine, tmp_path
 
 def test_a_policy_that_raises_gives_way_to_first_come(engine, tmp_path, monkeypatch) -> None:
     (tmp_path / "raises.py").write_text(
-        "import numba\nfrom scheduler.policy import policy\nfrom scheduler.view import max_tokens\n"
+        "import numba\nfrom scheduler.policy import policy\nfrom scheduler.view import tenant\n"
         "@numba.njit(error_model='python')\n"
-        "def small(tokens):\n    return 1 // (tokens * 0)\n"
-        "def key(view, request):\n    return small(max_tokens(view, request))\n"
+        "def small(who):\n    return 1 // (who - 7)\n"
+        "def key(view, request):\n    return small(tenant(view, request))\n"
         "RAISES = policy(name='raises', key=key)\n"
-        "def zero(view, request):\n    return 1 // (max_tokens(view, request) * 0)\n"
+        "def zero(view, request):\n    return 1 // (tenant(view, request) - 7)\n"
         "ZERO = policy(name='zero', key=zero)\n"
     )
     monkeypatch.chdir(tmp_path)
     view = engine.ring.view
+    asked = lab.poisson(100.0, 8, LENGTHS, seed=3)
+    of_seven = dataclasses.replace(asked, tenant=np.full(8, 7))  # whom no trying out knows
     ask_for(view, "raises.py:RAISES")
-    run_live(RING, lab.poisson(100.0, 8, LENGTHS, seed=3), vocab_size=200)
+    run_live(RING, of_seven, vocab_size=200)
     assert engine.running()
     assert "policy 'raises' raised ZeroDivisionError" in engine.failure()
     assert current(view) == "fcfs"
     ask_for(view, "raises.py:ZERO")
-    seen = run_live(RING, lab.poisson(100.0, 8, LENGTHS, seed=4), vocab_size=200)
+    seen = run_live(RING, of_seven, vocab_size=200)
     assert current(view) == "zero", "a division by zero is 0 in compiled code"
     finished = [e.arguments[2] for e in seen.recording if e.event == Event.FINISH]
     assert sorted(finished) == sorted(seen.requests.output.tolist())
     ask_for(view, "fcfs")
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch) -> str:
+    """The smallest policy that reads beside its array, in a file of the engine's folder."""
+    (tmp_path / "b.py").write_text(
+        "from scheduler.policy import policy\n\n\n"
+        "def far(view, request):\n    return view.slots[request * 1_000_000]\n\n\n"
+        "BESIDE = policy(name='beside', key=far)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return "b.py:BESIDE"
+
+
+WHY = r"policy 'beside': index is out of bounds, in key \(\S*b\.py:4\).*fold the index into the array's"
+
+
+def test_a_policy_that_reads_beside_an_array_is_refused_under_load(engine, beside, caplog) -> None:
+    view, fault = engine.ring.view, engine.failure()
+    ask_for(view, "srpt")
+    number = int(view.command[at.C_POLICY])
+    runs: list[Measured] = []
+    over = threading.Event()
+
+    def load() -> None:
+        while not over.is_set():
+            runs.append(run_live(RING, lab.poisson(200.0, 60, LENGTHS, seed=5), vocab_size=200))
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        told = CliRunner().invoke(app, ["policy", "set", beside, "--ring", RING])
+        assert view.command[at.C_POLICY] == number, "found before the engine is asked"
+        with pytest.raises(PolicyRefused, match="its log says why"):
+            ask_for(view, beside)
+    finally:
+        over.set()
+        loading.join(60)
+    assert told.exit_code == 1
+    assert re.fullmatch(f"error: {WHY}.*\n", told.output)
+    assert re.search(WHY, caplog.text)
+    assert current(view) == "srpt"
+    assert engine.failure() == fault
+    assert runs
+    for seen in runs:
+        finished = [e.arguments[2] for e in seen.recording if e.event == Event.FINISH]
+        assert sorted(finished) == sorted(seen.requests.output.tolist())
+    ask_for(view, "fcfs")
+
+
+@pytest.mark.parametrize("setting", ["policy", "preload"])
+def test_no_engine_starts_with_a_policy_that_reads_beside_an_array(beside, setting) -> None:
+    config = EngineConfig(model="tiny", backend="cpu", ring_name=f"{RING}-no")
+    config = dataclasses.replace(config, **{setting: beside if setting == "policy" else (beside,)})
+    said: list[str] = []
+    with pytest.raises(EngineStartError, match=WHY):
+        LocalEngine(config, said.append)
+    assert [line.split()[0] for line in said] == ["trying"], "before weights are read"
+
+
+def test_what_ships_is_not_tried_out_at_each_start(monkeypatch) -> None:
+    tried = []
+    checks = sys.modules[lab.Checked.__module__]  # its package has a function of the same name
+    monkeypatch.setattr(checks, "try_out", lambda policy: tried.append(policy.name))
+    assert [load_policy(name).name for name in SHIPPED] == list(SHIPPED)
+    assert tried == []
+    load_policy("tests.lab.own_policy:OWN")
+    assert tried == ["own"]
 
 
 def test_top_shows_what_the_ring_holds(engine) -> None:
