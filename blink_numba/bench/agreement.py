@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -21,11 +21,14 @@ from blink_numba.runtime import EngineConfig, EngineProcess
 from blink_numba.runtime.process import wait_for
 from graphs.step_io import EngineSpec
 
+if TYPE_CHECKING:
+    from blink_numba.lab.step_times import Table
+
 RATIO_LOW, RATIO_HIGH = 0.9, 1.1  # predicted over measured
 OVERHEAD_TARGET_US = 2.0
 LONGEST = 512  # tokens of a request; the table is measured up to here
 TIMES = "times"  # the engine whose step times are measured and predicted
-LONE, LONE_EVERY_NS = 40, 25_000_000  # requests that meet nobody
+LONE, LONE_EVERY_NS = 40, 25_000_000  # requests that meet nobody; further apart where one takes long
 SWAP_S = 120.0  # until a policy is in force that must be compiled
 LOAD = 0.6  # of what the engine serves
 SLO_OF_TABLES = "steps as launched one after the other, gaps between them included"
@@ -33,7 +36,7 @@ SLO_OF_TABLES = "steps as launched one after the other, gaps between them includ
 
 def run(
     backend: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    model: Annotated[str, typer.Option(help="A model's name or path.")] = "tiny",
+    model: Annotated[str, typer.Option(help="Whose times; a name or path.")] = "smollm2",
     requests: Annotated[int, typer.Option(help="Requests of each run.", min=10)] = 150,
     repeats: Annotated[int, typer.Option(help="Runs whose median counts.", min=1)] = 3,
     seats: Annotated[int, typer.Option(help="Seats of the engine.", min=1)] = 8,
@@ -47,7 +50,9 @@ def run(
     machine = machine or ("h200" if backend == "cuda" else "cpu")
     names = _names(policies)
     configs = {TIMES: _config(backend, model, seats, "fcfs")}
-    configs |= {name: _config(backend, model, seats, name) for name in names}
+    # decisions are no model's: on a CPU the smallest makes them soonest
+    deciding = model if backend == "cuda" else "tiny"
+    configs |= {name: _config(backend, deciding, seats, name) for name in names}
     # a policy is measured beside steps of known lengths: a model's differ by microseconds between processes
     busy = dict.fromkeys(names, "blink_numba.bench.null_engine") if backend == "cuda" else {}
     with SideBySide(configs, busy) as engines:
@@ -90,36 +95,39 @@ def _lengths(spec: EngineSpec):
 
 
 def _times(engine: EngineProcess, requests: int, repeats: int, machine: str):
-    """Rows of the ratios of medians, and the table they were predicted with."""
+    """Rows of the ratios of medians, and the table that the last run was predicted with."""
     from blink_numba import lab
     from blink_numba.lab.agreement import measure_table
     from blink_numba.lab.live import run_live
     from scheduler.simulator import simulate
 
-    tpot, ttft, seen = [], [], []
+    tpot, ttft, extra = [], [], {}
     model, vocab = engine.config.model, engine.spec.vocab_size - 8
-    table = measure_table(
-        engine.ring_name, engine.spec, name=f"{machine}-{model}", source=SLO_OF_TABLES, vocab_size=vocab
-    )
-    # the table's steps hold the gaps between them, so the simulator adds none
-    times, spec = table.times(lab.Gap(0.001, 0.001)), _without_eos(engine.spec)
-    around_ms = _around_ms(engine, times)
-    rate = LOAD * _capacity(spec, times)
     for seed in range(repeats):
+        # anew for each run: what else the machine does changes a CPU's steps within minutes
+        table = measure_table(
+            engine.ring_name, engine.spec, name=f"{machine}-{model}", source=SLO_OF_TABLES, vocab_size=vocab,
+            pads=engine.config.backend == "cuda",
+        )  # fmt: skip
+        # the table's steps hold the gaps between them, so the simulator adds none
+        times, spec = table.times(lab.Gap(0.001, 0.001)), _simulated(engine.spec, table)
+        around_ms = _around_ms(engine, spec, times)
+        rate = LOAD * _capacity(spec, times)
         asked = lab.poisson(rate, requests, _lengths(spec), seed=seed)
         measured = run_live(engine.ring_name, asked, vocab_size=vocab, seed=seed)
         predicted = lab.Metrics.of(simulate(measured.requests, spec, times), warmup=0.0)
-        tpot.append(float(np.median(predicted.tpot) / np.median(measured.tpot_ms)))
-        ttft.append(float((np.median(predicted.ttft) + around_ms) / np.median(measured.ttft_ms)))
-        seen.append((float(np.median(measured.ttft_ms)), float(np.median(measured.tpot_ms))))
-    extra = {"model": model, "seats": spec.seats, "load": LOAD, "requests": requests, "low": RATIO_LOW,
-             "around_ms": around_ms,
-             "measured_ttft_ms": seen[0][0], "measured_tpot_ms": seen[0][1]}  # fmt: skip
+        ttft_ms, tpot_ms = float(np.median(measured.ttft_ms)), float(np.median(measured.tpot_ms))
+        tpot.append(float(np.median(predicted.tpot)) / tpot_ms)
+        ttft.append((float(np.median(predicted.ttft)) + around_ms) / ttft_ms)
+        extra = {
+            "model": model, "seats": spec.seats, "load": LOAD, "requests": requests, "low": RATIO_LOW,
+            "around_ms": around_ms, "measured_ttft_ms": ttft_ms, "measured_tpot_ms": tpot_ms,
+        }  # fmt: skip
     return [_ratio(f"agreement/{machine}/tpot_ratio", tpot, extra),
             _ratio(f"agreement/{machine}/ttft_ratio", ttft, extra)], table  # fmt: skip
 
 
-def _around_ms(engine: EngineProcess, times) -> float:
+def _around_ms(engine: EngineProcess, spec: EngineSpec, times) -> float:
     """What a request that meets nobody waits beyond its step: ring, claim, publication, the client's look.
 
     The simulator knows steps alone; its median of lone requests is held against the measured one.
@@ -128,10 +136,11 @@ def _around_ms(engine: EngineProcess, times) -> float:
     from blink_numba.lab.live import run_live
     from scheduler.simulator import Requests, simulate
 
-    spec = engine.spec
-    lone = Requests.of(np.arange(LONE) * LONE_EVERY_NS, LONGEST // 12, 2)
+    one = simulate(Requests.of([0], LONGEST // 12, 2), spec, times)
+    every = max(LONE_EVERY_NS, 3 * one.counts["clock_ns"])
+    lone = Requests.of(np.arange(LONE) * every, LONGEST // 12, 2)
     measured = run_live(engine.ring_name, lone, vocab_size=spec.vocab_size - 8)
-    predicted = lab.Metrics.of(simulate(measured.requests, _without_eos(spec), times), warmup=0.0)
+    predicted = lab.Metrics.of(simulate(measured.requests, spec, times), warmup=0.0)
     return float(np.median(measured.ttft_ms) - np.median(predicted.ttft))
 
 
@@ -143,8 +152,11 @@ def _ratio(case: str, values: list[float], extra: dict) -> Row:
     return row
 
 
-def _without_eos(spec: EngineSpec) -> EngineSpec:
-    return replace(spec, eos_ids=())
+def _simulated(spec: EngineSpec, table: Table) -> EngineSpec:
+    """An engine's shapes as the simulator needs them for times of this table; no answer ends early."""
+    from blink_numba.lab.step_times import unpadded
+
+    return replace(spec if table.pads else unpadded(spec), eos_ids=())
 
 
 def _capacity(spec: EngineSpec, times) -> float:

@@ -39,7 +39,7 @@ def decisions(measured: Measured, spec: EngineSpec, geometry: RingGeometry, poli
 
 
 def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, vocab_size: int = 256,
-                  steps: int = 24, repeats: int = 3) -> Table:  # fmt: skip
+                  steps: int = 24, repeats: int = 3, pads: bool = True) -> Table:  # fmt: skip
     """Step times of a running engine: each decode batch at two contexts, each prefill size once.
 
     Parameters
@@ -48,6 +48,8 @@ def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, v
         Of an engine nobody else uses meanwhile.
     steps : int
         Tokens of each answer; the median of their steps counts.
+    pads : bool
+        As in `blink_numba.lab.step_times.Table`.
     """
     short = max(spec.max_model_len // 16, 1)
     share = spec.blocks * spec.block_size // spec.seats
@@ -71,7 +73,7 @@ def measure_table(ring_name: str, spec: EngineSpec, *, name: str, source: str, v
     if len(batches) == 1:
         batches, rows = [*batches, batches[0] + 1], [*rows, *rows]
     return Table(name, source, batches, contexts, rows, sizes, [0.0, float(spec.max_model_len)], prefill,
-                 {k: v for k, v in spec.__dict__.items() if k != "eos_ids"})  # fmt: skip
+                 {k: v for k, v in spec.__dict__.items() if k != "eos_ids"}, pads)  # fmt: skip
 
 
 def _measure_prefills(ring_name: str, spec: EngineSpec, vocab_size: int,

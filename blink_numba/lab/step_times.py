@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ class Table:
     prefill_us : 2-D sequence
     spec : dict
         What `graphs.step_io.EngineSpec` it was measured with, as far as it is known.
+    pads : bool
+        Whether a step takes as long as its graph has rows (a GPU's), or as there are rows (the CPU's).
     """
 
     name: str
@@ -87,6 +89,7 @@ class Table:
     prefill_depth: Sequence[float]
     prefill_us: Sequence[Sequence[float]]
     spec: dict[str, Any]
+    pads: bool = True
 
     def times(self, gap: Gap | str = "faf") -> StepTimes:
         """For the simulator, with what a launch strategy adds between steps."""
@@ -122,7 +125,7 @@ class Table:
         """Shapes of an engine to simulate on this table; by default its cache holds every seat's longest."""
         batches = [1 << k for k in range(seats.bit_length()) if 1 << k < seats]
         tokens = kv_tokens if kv_tokens is not None else seats * max_model_len
-        return EngineSpec(
+        spec = EngineSpec(
             seats=seats,
             decode_batches=(*batches, seats),
             prefill_tokens=prefill_tokens,
@@ -134,10 +137,20 @@ class Table:
             vocab_size=32_000,
             eos_ids=(),
         )
+        return spec if self.pads else unpadded(spec)
 
     def save(self, path: Path | str) -> None:
         """Write as JSON."""
         Path(path).write_text(json.dumps(self.__dict__, indent=1) + "\n")
+
+
+def unpadded(spec: EngineSpec) -> EngineSpec:
+    """The shapes of an engine that computes only the rows there are: a graph for each number of them."""
+    return replace(
+        spec,
+        decode_batches=tuple(range(1, spec.seats + 1)),
+        prefill_tokens=tuple(range(1, spec.prefill_tokens[-1] + 1)),
+    )
 
 
 def table(name: str | Path) -> Table:

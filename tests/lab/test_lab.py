@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,6 +150,20 @@ def test_shortest_job_first_lowers_the_mean_under_load() -> None:
     }
     assert mean["sjf"] < mean["fcfs"]
     assert mean["srpt"] < mean["fcfs"]
+
+
+@pytest.mark.parametrize(("pads", "prefill_ms"), [(True, 64.0), (False, 42.0)])
+def test_a_step_takes_as_long_as_its_graph_or_as_its_rows(pads, prefill_ms) -> None:
+    """A prompt of 42 tokens in a graph of 64: a GPU computes all of them, the CPU engine 42."""
+    table = replace(
+        lab.table("cpu-smollm2"),
+        pads=pads,
+        prefill_tokens=[1.0, 256.0],
+        prefill_us=[[1e3, 1e3], [256e3, 256e3]],
+    )
+    spec = table.engine(seats=8, max_model_len=512, prefill_tokens=(16, 32, 64, 128, 256))
+    outcome = lab.simulate(Requests.of([0], 42, 1), spec, table.times(lab.Gap(0.001, 0.001)))
+    assert lab.Metrics.of(outcome, warmup=0.0).ttft[0] == pytest.approx(prefill_ms, abs=0.1)
 
 
 def test_sweep_resumes_where_it_stopped(tmp_path) -> None:
