@@ -4,6 +4,7 @@ PYTHON ?= $(firstword $(foreach p,python3.12 python3.11 python3.13 python3,$(she
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/blink-numba
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL ?= smollm2
 # The GPU targets take an interpreter that is given as it is, without network or environment of
 # its own; likewise a folder with a GGUF file: make gpu-test PYTHON=python3 MODEL_DIR=models
@@ -28,16 +29,17 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# with the CUDA packages where there is a GPU; where they cannot be had, the CPU serves
 $(VENV)/.run: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(if $(wildcard /dev/nvidiactl),[cuda])'
+	$(if $(wildcard /dev/nvidiactl),$(PIP) -e '.[cuda]' ||) $(PIP) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,notebook]'
+	$(PIP) -e '.[dev,notebook]'
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.cuda: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,notebook,cuda]'
+	$(PIP) -e '.[dev,notebook,cuda]'
 	@touch $@
 
 demo: $(VENV)/.run

@@ -39,9 +39,9 @@ def front_end_is_dead(view: RingView, front_end: int) -> bool:
     A front end on another host writes no pid; who runs its connection declares its death.
     """
     line = view.fe_port[front_end * at.FE_WORDS : (front_end + 1) * at.FE_WORDS]
-    if not holder_ended(lambda: line):
+    if int(line[at.P_GENERATION]) != int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE]):
         return False
-    return int(line[at.P_GENERATION]) == int(view.fe_fence[front_end * at.FE_WORDS + at.F_FENCE])
+    return holder_ended(lambda: line)  # last: of a successor that came meanwhile it sees that it lives
 
 
 def holder_ended(look: Callable[[], np.ndarray]) -> bool:

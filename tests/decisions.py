@@ -36,6 +36,15 @@ def scenario_config(backend: str, launch: str = "faf") -> EngineConfig:
     )  # fmt: skip
 
 
+def scenario_requests() -> list[Request]:
+    """Its requests, in the order of their arrival."""
+    random = np.random.default_rng(8)
+    return [
+        Request(random.integers(0, 256, prompt).astype(np.int32), max_tokens=tokens, ignore_eos=True)
+        for prompt, tokens in LENGTHS
+    ]
+
+
 def run_scenario(backend: Any, config: EngineConfig) -> dict[str, Any]:
     """Run it on a prepared backend, which is closed.
 
@@ -53,12 +62,7 @@ def run_scenario(backend: Any, config: EngineConfig) -> dict[str, Any]:
         backend.new_state(geometry, at.HOST_PLACEMENT)
         port = FrontEndPort(ShmTransport.attach(config.ring_name))
         port.warm_up()
-        random = np.random.default_rng(8)
-        requests = [
-            Request(random.integers(0, 256, prompt).astype(np.int32), max_tokens=tokens, ignore_eos=True)
-            for prompt, tokens in LENGTHS
-        ]
-        handles = port.submit_many(requests)
+        handles = port.submit_many(scenario_requests())
         assert all(isinstance(handle, Handle) for handle in handles), handles
         backend.start(ring.words, ring.view)
         answers = collect(port, handles)

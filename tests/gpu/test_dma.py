@@ -12,14 +12,14 @@ from cuda.bindings import driver
 from blink_numba.models import load_model
 from blink_numba.runtime.cuda import CudaBackend
 from graphs._cuda import check, cuda
-from rdma import FrontEndPort, Handle, Request, RingMap
+from rdma import FrontEndPort, Handle, RingMap
 from rdma.dma import DmaTransport
 from rdma.operations import PUBLISH, Operations
 from ring import layout as at
 from ring.layout import RingGeometry
 from ring.views import format_ring, host_view
 from scheduler.policy import named_policy
-from tests.decisions import LENGTHS, collect, run_scenario, scenario_config
+from tests.decisions import LENGTHS, collect, run_scenario, scenario_config, scenario_requests
 from tests.rdma.contract import CONTRACT, SIZES, Bench
 
 MAX_MODEL_LEN, VOCAB = 256, 1000
@@ -101,13 +101,8 @@ def test_a_scheduler_serves_a_ring_in_gpu_memory():
     stop.add(PUBLISH, ring.starts[at.COMMAND] + at.C_STOP, 0, 1)
     host.allocate(1)[0] = at.STOP
     port.warm_up()
-    random = np.random.default_rng(8)
-    requests = [
-        Request(random.integers(0, 256, prompt).astype(np.int32), max_tokens=tokens, ignore_eos=True)
-        for prompt, tokens in LENGTHS
-    ]
     backend.start(words, view)
-    handles = port.submit_many(requests)
+    handles = port.submit_many(scenario_requests())
     assert all(isinstance(handle, Handle) for handle in handles), handles
     answers = collect(port, handles)
     host.post(stop)
